@@ -1,0 +1,37 @@
+from typing import TypedDict
+
+from torch import Tensor
+
+torch_version: str
+compiler: str
+
+class Activation(TypedDict):
+    name: str
+    class_name: str
+    parameters: dict[str, float]
+    constraint: str
+    formula: str
+
+def activations() -> list[Activation]: ...
+def cpu_capability() -> str: ...
+def mlp(
+    input: Tensor,
+    weights: list[Tensor],
+    biases: list[Tensor | None],
+    activation: str,
+    output_activation: str,
+    params: list[float],
+    output_params: list[float],
+) -> Tensor: ...
+def linear_act(input: Tensor, weight: Tensor, bias: Tensor | None, activation: str, params: list[float]) -> Tensor: ...
+def gated_mlp(
+    input: Tensor,
+    gate_weight: Tensor,
+    up_weight: Tensor,
+    down_weight: Tensor,
+    gate_bias: Tensor | None,
+    up_bias: Tensor | None,
+    down_bias: Tensor | None,
+    activation: str,
+    params: list[float],
+) -> Tensor: ...

@@ -1,0 +1,11 @@
+"""fastops: fused neural-network ops for PyTorch, differentiable to any order.
+
+``fastops.nn`` has the modules, ``fastops.functional`` the functions, ``torch.ops.fastops`` the ops themselves.
+"""
+
+from . import _library  # noqa: F401  (loads the native library: must come first)
+from . import functional, nn
+from ._build import version as __version__
+from .info import info
+
+__all__ = ["__version__", "functional", "info", "nn"]

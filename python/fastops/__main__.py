@@ -1,0 +1,5 @@
+"""``python -m fastops``: prints what a bug report needs."""
+
+from .info import info
+
+print(info())

@@ -1,0 +1,198 @@
+"""The ops as functions.
+
+One function for every activation (``softshrink``, ``gelu``, ``silu``, ...), and the fused ops below. An ``activation``
+is the name of one of those functions; ``params`` are its parameters in order (``[0.3]`` for ``softshrink`` with
+``lambd=0.3``), its defaults where left out. All take float32, float64, bfloat16 and float16 tensors of any strides,
+compute 16-bit types in float32, and are differentiable to any order, in reverse and forward mode.
+"""
+
+from __future__ import annotations
+
+from typing import List, Optional  # noqa: UP035  (TorchScript reads these)
+
+import torch
+from torch import Tensor
+
+from . import _activations
+from ._activations import *  # noqa: F403
+
+__all__ = [*_activations.FUNCTIONS, "act_mul", "bias_act", "gated_act", "gated_mlp", "linear_act", "mlp"]
+
+
+def bias_act(
+    input: Tensor,
+    bias: Optional[Tensor] = None,
+    activation: str = "relu",
+    params: Optional[List[float]] = None,
+) -> Tensor:
+    """``activation(input + bias)`` in one pass.
+
+    Args:
+        input: [..., features].
+        bias: [features], with the dtype and device of ``input``; or None.
+        activation: name of the activation.
+        params: its parameters; None for the defaults.
+
+    Returns:
+        A tensor of ``input``'s shape and dtype.
+
+    Raises:
+        TypeError: an unsupported dtype, or two of them.
+        ValueError: an unknown activation, invalid parameters, or a bias of the wrong shape.
+    """
+    return torch.ops.fastops.bias_act(input, bias, activation, _list(params))
+
+
+def act_mul(gate: Tensor, up: Tensor, activation: str = "silu", params: Optional[List[float]] = None) -> Tensor:
+    """``activation(gate) * up``: a gated linear unit whose halves are two tensors.
+
+    Shazeer, GLU Variants Improve Transformer, 2020: ``sigmoid`` gives GLU, ``relu`` ReGLU, ``gelu`` GeGLU, ``silu`` SwiGLU.
+
+    Args:
+        gate: any shape and strides.
+        up: the same shape, dtype and device as ``gate``; nothing is broadcast.
+        activation: name of the activation.
+        params: its parameters; None for the defaults.
+
+    Returns:
+        A contiguous tensor of ``gate``'s shape and dtype.
+
+    Raises:
+        TypeError: an unsupported dtype, or two of them.
+        ValueError: shapes that differ, an unknown activation or invalid parameters.
+    """
+    return torch.ops.fastops.act_mul(gate, up, activation, _list(params))
+
+
+def gated_act(
+    input: Tensor,
+    activation: str = "silu",
+    params: Optional[List[float]] = None,
+    gate_last: bool = False,
+) -> Tensor:
+    """``activation(gate) * up`` on the two halves of ``input``'s last dimension.
+
+    The gate is the first half, or with ``gate_last`` the second: ``torch.nn.functional.glu(x)`` is
+    ``gated_act(x, "sigmoid", gate_last=True)``.
+
+    Args:
+        input: [..., 2 * features].
+        activation: name of the activation.
+        params: its parameters; None for the defaults.
+        gate_last: whether the gate is the second half.
+
+    Returns:
+        [..., features], contiguous, of ``input``'s dtype.
+
+    Raises:
+        TypeError: an unsupported dtype.
+        ValueError: an odd last dimension, an unknown activation or invalid parameters.
+    """
+    return torch.ops.fastops.gated_act(input, activation, _list(params), gate_last)
+
+
+def linear_act(
+    input: Tensor,
+    weight: Tensor,
+    bias: Optional[Tensor] = None,
+    activation: str = "relu",
+    params: Optional[List[float]] = None,
+) -> Tensor:
+    """``activation(input @ weight.T + bias)``: a linear layer with its activation.
+
+    Args:
+        input: [..., in_features].
+        weight: [out_features, in_features], as in ``torch.nn.functional.linear``.
+        bias: [out_features] or None.
+        activation: name of the activation.
+        params: its parameters; None for the defaults.
+
+    Returns:
+        [..., out_features].
+
+    Raises:
+        TypeError: an unsupported dtype, or two of them.
+        ValueError: shapes that do not fit, an unknown activation or invalid parameters.
+    """
+    return torch.ops.fastops.linear_act(input, weight, bias, activation, _list(params))
+
+
+def mlp(
+    input: Tensor,
+    weights: List[Tensor],
+    biases: Optional[List[Optional[Tensor]]] = None,
+    activation: str = "relu",
+    output_activation: str = "identity",
+    params: Optional[List[float]] = None,
+    output_params: Optional[List[float]] = None,
+) -> Tensor:
+    """A multi-layer perceptron of any depth in one op.
+
+    Layer i computes ``h[i + 1] = activation(h[i] @ weights[i].T + biases[i])`` from ``h[0] = input``; the last layer
+    uses ``output_activation``. For the backward pass one tensor per hidden layer is kept.
+
+    Args:
+        input: [..., in_features].
+        weights: one [out_features, in_features] tensor per layer; each layer's in_features are the outputs of the
+            layer before.
+        biases: one [out_features] tensor or None per layer; None for no biases at all.
+        activation: name of the hidden layers' activation.
+        output_activation: name of the last layer's activation.
+        params: parameters of ``activation``; None for its defaults.
+        output_params: parameters of ``output_activation``; None for its defaults.
+
+    Returns:
+        [..., out_features of the last layer].
+
+    Raises:
+        TypeError: an unsupported dtype, or two of them.
+        ValueError: no weights, shapes that do not chain, an unknown activation or invalid parameters.
+    """
+    if biases is None:
+        no_bias: Optional[Tensor] = None
+        biases = [no_bias for _ in weights]
+    return torch.ops.fastops.mlp(
+        input, weights, biases, activation, output_activation, _list(params), _list(output_params)
+    )
+
+
+def gated_mlp(
+    input: Tensor,
+    gate_weight: Tensor,
+    up_weight: Tensor,
+    down_weight: Tensor,
+    gate_bias: Optional[Tensor] = None,
+    up_bias: Optional[Tensor] = None,
+    down_bias: Optional[Tensor] = None,
+    activation: str = "silu",
+    params: Optional[List[float]] = None,
+) -> Tensor:
+    """The gated feed-forward block of LLaMA and others, in one op.
+
+    ``(activation(input @ gate_weight.T + gate_bias) * (input @ up_weight.T + up_bias)) @ down_weight.T + down_bias``;
+    Shazeer, GLU Variants Improve Transformer, 2020.
+
+    Args:
+        input: [..., in_features].
+        gate_weight, up_weight: [hidden_features, in_features].
+        down_weight: [out_features, hidden_features].
+        gate_bias, up_bias: [hidden_features] or None.
+        down_bias: [out_features] or None.
+        activation: name of the activation.
+        params: its parameters; None for the defaults.
+
+    Returns:
+        [..., out_features].
+
+    Raises:
+        TypeError: an unsupported dtype, or two of them.
+        ValueError: shapes that do not fit, an unknown activation or invalid parameters.
+    """
+    return torch.ops.fastops.gated_mlp(
+        input, gate_weight, up_weight, down_weight, gate_bias, up_bias, down_bias, activation, _list(params)
+    )
+
+
+def _list(params: Optional[List[float]]) -> List[float]:
+    empty: List[float] = []
+    return empty if params is None else params

@@ -1,0 +1,73 @@
+"""What a bug report needs: versions, the torch build, the CPU capability in use, and which ops are native where."""
+
+from __future__ import annotations
+
+import os
+import platform
+from typing import NamedTuple
+
+import torch
+
+from . import _C, _build
+
+# torch's device types with the dispatch key that their kernels are registered under.
+_DEVICES = {"cpu": "CPU", "cuda": "CUDA", "mps": "MPS", "xpu": "XPU"}
+
+
+class Info(NamedTuple):
+    """The state of this installation; ``print`` it for a bug report."""
+
+    fastops: str
+    torch: str
+    built_for_torch: str
+    compiler: str
+    python: str
+    platform: str
+    cpu_capability: str
+    threads: int
+    environment: dict[str, str]
+    native: dict[str, dict[str, bool]]
+    """For each op, for each available device, whether it has a kernel of its own there. Where it has none it runs
+    through PyTorch's ops; the matrix products of ``linear_act``, ``mlp`` and ``gated_mlp`` do so on every device."""
+
+    def __str__(self) -> str:
+        lines = [f"{field}: {getattr(self, field)}" for field in self._fields[:-2]]
+        lines += [f"{name}={value}" for name, value in self.environment.items()]
+        for device in next(iter(self.native.values())):
+            for kind, wanted in (("native kernels", True), ("through PyTorch's ops", False)):
+                ops = [op for op, devices in self.native.items() if devices[device] is wanted]
+                lines.append(f"{device}, {kind}: {', '.join(ops) or 'none'}")
+        return "\n".join(lines)
+
+
+def info() -> Info:
+    """The versions, the CPU capability in use and the native ops of this installation."""
+    devices = ["cpu"] + [name for name in _DEVICES if name != "cpu" and _available(name)]
+    ops = sorted(
+        name.removeprefix("fastops::")
+        for name in torch._C._dispatch_get_all_op_names()
+        if name.startswith("fastops::") and "." not in name and not name.endswith("_")
+    )
+    return Info(
+        fastops=_build.version,
+        torch=torch.__version__,
+        built_for_torch=_C.torch_version,
+        compiler=_C.compiler,
+        python=platform.python_version(),
+        platform=platform.platform(),
+        cpu_capability=_C.cpu_capability(),
+        threads=torch.get_num_threads(),
+        environment={k: v for k, v in os.environ.items() if k.startswith("FASTOPS_") or k == "ATEN_CPU_CAPABILITY"},
+        native={
+            op: {
+                device: torch._C._dispatch_has_kernel_for_dispatch_key(f"fastops::{op}", _DEVICES[device])
+                for device in devices
+            }
+            for op in ops
+        },
+    )
+
+
+def _available(device: str) -> bool:
+    module = getattr(torch, device, None)
+    return module is not None and module.is_available()

@@ -1,0 +1,320 @@
+"""The ops as modules: drop-in replacements whose parameters and state dicts are those of the ``torch.nn`` equivalents.
+
+A module for every activation, named as in ``torch.nn`` (``ReLU``, ``GELU``, ``Softshrink``, ...), and the layers below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, List, Optional, Union  # noqa: UP035  (TorchScript reads these)
+
+import torch
+from torch import Tensor, nn
+
+from . import _C, _activations
+from ._activations import *  # noqa: F403
+
+__all__ = [*_activations.MODULES, "GatedMLP", "LinearAct", "MLP"]
+
+# An activation as users give it: a name, or a module of torch.nn or of this one, whose parameters it then has.
+Activation = Union[str, nn.Module]
+
+_TABLE = {activation["name"]: activation for activation in _C.activations()}
+_BY_CLASS = {activation["class_name"]: activation for activation in _TABLE.values()}
+
+
+class LinearAct(nn.Linear):
+    """``activation(input @ weight.T + bias)``: ``torch.nn.Linear`` and an activation in one op.
+
+    Parameters, initialization and state dict are those of ``torch.nn.Linear``.
+
+    Args:
+        in_features, out_features, bias, device, dtype: as for ``torch.nn.Linear``.
+        activation: a name (see :mod:`fastops.functional`) or an activation module.
+
+    Shape:
+        [..., in_features] to [..., out_features].
+
+    Raises:
+        ValueError: an unknown activation.
+    """
+
+    params: List[float]
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        activation: Activation = "relu",
+        bias: bool = True,
+        *,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__(in_features, out_features, bias, device, dtype)
+        self.activation, self.params = _resolve(activation)
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not torch.jit.is_scripting():
+            if _is_plain_eager(input):
+                return _C.linear_act(input, self.weight, self.bias, self.activation, self.params)
+        return torch.ops.fastops.linear_act(input, self.weight, self.bias, self.activation, self.params)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, activation={_describe(self.activation, self.params)}"
+
+
+class MLP(nn.ModuleDict):
+    """A multi-layer perceptron in one op: ``Linear, activation, Linear, activation, ..., Linear, output_activation``.
+
+    The layers are ``torch.nn.Linear`` modules under the names that they have in the equivalent ``torch.nn.Sequential``
+    (``"0"``, ``"2"``, ...), so state dicts are interchangeable with it; their own ``forward`` is not called.
+    ``parameters()`` gives W0, b0, W1, b1, ... For the backward pass one tensor per hidden layer is kept.
+
+    Args:
+        in_features: size of the input's last dimension.
+        hidden_features: size of the hidden layer, or the sizes of several; ``[]`` for a single linear layer.
+        out_features: size of the output's last dimension; None for ``in_features``.
+        activation: of the hidden layers: a name (see :mod:`fastops.functional`) or an activation module.
+        output_activation: of the last layer; None for none.
+        bias: whether the layers have a bias.
+        dropout: probability with which the outputs of the hidden layers are zeroed during training. With dropout, the
+            layers run as one op each.
+        device, dtype: of the parameters.
+
+    Shape:
+        [..., in_features] to [..., out_features].
+
+    Raises:
+        ValueError: an unknown activation, or a dropout outside [0, 1].
+    """
+
+    params: List[float]
+    output_params: List[float]
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: Union[int, Sequence[int]],
+        out_features: Optional[int] = None,
+        *,
+        activation: Activation = "gelu",
+        output_activation: Optional[Activation] = None,
+        bias: bool = True,
+        dropout: float = 0.0,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        hidden = [hidden_features] if isinstance(hidden_features, int) else list(hidden_features)
+        sizes = [in_features, *hidden, in_features if out_features is None else out_features]
+        layers = [
+            nn.Linear(size, next_size, bias=bias, device=device, dtype=dtype)
+            for size, next_size in zip(sizes[:-1], sizes[1:], strict=True)
+        ]
+        self._set_up(layers, activation, output_activation, dropout)
+
+    def _set_up(
+        self,
+        layers: Sequence[nn.Linear],
+        activation: Activation,
+        output_activation: Optional[Activation],
+        dropout: float,
+    ) -> None:
+        if not 0.0 <= dropout <= 1.0:
+            raise ValueError(f"fastops.nn.MLP: dropout must be between 0 and 1, but is {dropout}")
+        step = 3 if dropout > 0 else 2  # Linear, activation and perhaps Dropout
+        super().__init__({str(step * i): layer for i, layer in enumerate(layers)})
+        self.activation, self.params = _resolve(activation)
+        self.output_activation, self.output_params = _resolve(output_activation or "identity")
+        self.dropout = dropout
+
+    @classmethod
+    def from_sequential(cls, sequential: nn.Sequential) -> MLP:
+        """The MLP that computes what ``sequential`` does, with the same ``torch.nn.Linear`` modules (not copies).
+
+        Args:
+            sequential: ``Linear, activation[, Dropout], Linear, ...[, activation]``, with one kind of activation and
+                of dropout between the layers.
+
+        Raises:
+            ValueError: it has another form; the message says where.
+        """
+        layers, activation, output_activation, dropout = _parse_sequential(sequential)
+        mlp = cls.__new__(cls)
+        mlp._set_up(layers, activation, output_activation, dropout)
+        return mlp.train(sequential.training)
+
+    def forward(self, input: Tensor) -> Tensor:
+        weights: List[Tensor] = []
+        biases: List[Optional[Tensor]] = []
+        for layer in self.values():
+            weights.append(layer.weight)
+            biases.append(layer.bias)
+        if self.dropout > 0.0 and self.training:
+            return self._forward_with_dropout(input, weights, biases)
+        if not torch.jit.is_scripting():
+            if _is_plain_eager(input):
+                return _C.mlp(
+                    input, weights, biases, self.activation, self.output_activation, self.params, self.output_params
+                )
+        return torch.ops.fastops.mlp(
+            input, weights, biases, self.activation, self.output_activation, self.params, self.output_params
+        )
+
+    def _forward_with_dropout(
+        self, input: Tensor, weights: List[Tensor], biases: List[Optional[Tensor]]
+    ) -> Tensor:
+        last = len(weights) - 1
+        for i in range(last):
+            input = torch.ops.fastops.linear_act(input, weights[i], biases[i], self.activation, self.params)
+            input = nn.functional.dropout(input, self.dropout, True)
+        return torch.ops.fastops.linear_act(
+            input, weights[last], biases[last], self.output_activation, self.output_params
+        )
+
+    def extra_repr(self) -> str:
+        text = f"activation={_describe(self.activation, self.params)}"
+        if self.output_activation != "identity":
+            text += f", output_activation={_describe(self.output_activation, self.output_params)}"
+        return text + (f", dropout={self.dropout}" if self.dropout else "")
+
+
+class GatedMLP(nn.Module):
+    """The gated feed-forward block of LLaMA: ``down_proj(activation(gate_proj(x)) * up_proj(x))`` in one op.
+
+    Shazeer, GLU Variants Improve Transformer, 2020. The projections are ``torch.nn.Linear`` modules named as in
+    Hugging Face's LLaMA; their own ``forward`` is not called.
+
+    Args:
+        in_features: size of the input's last dimension.
+        hidden_features: size of the gate and up projections.
+        out_features: size of the output's last dimension; None for ``in_features``.
+        activation: a name (see :mod:`fastops.functional`) or an activation module; ``silu`` gives SwiGLU.
+        bias: whether the projections have a bias.
+        device, dtype: of the parameters.
+
+    Shape:
+        [..., in_features] to [..., out_features].
+
+    Raises:
+        ValueError: an unknown activation.
+    """
+
+    params: List[float]
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: int,
+        out_features: Optional[int] = None,
+        *,
+        activation: Activation = "silu",
+        bias: bool = False,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        out_features = in_features if out_features is None else out_features
+        self.gate_proj = nn.Linear(in_features, hidden_features, bias, device, dtype)
+        self.up_proj = nn.Linear(in_features, hidden_features, bias, device, dtype)
+        self.down_proj = nn.Linear(hidden_features, out_features, bias, device, dtype)
+        self.activation, self.params = _resolve(activation)
+
+    def forward(self, input: Tensor) -> Tensor:
+        gate, up, down = self.gate_proj, self.up_proj, self.down_proj
+        if not torch.jit.is_scripting():
+            if _is_plain_eager(input):
+                return _C.gated_mlp(
+                    input, gate.weight, up.weight, down.weight, gate.bias, up.bias, down.bias, self.activation, self.params
+                )
+        return torch.ops.fastops.gated_mlp(
+            input, gate.weight, up.weight, down.weight, gate.bias, up.bias, down.bias, self.activation, self.params
+        )
+
+    def extra_repr(self) -> str:
+        return f"activation={_describe(self.activation, self.params)}"
+
+
+def _is_plain_eager(input: Tensor) -> bool:
+    """Whether the direct entry points serve: nothing is being captured and no Python override wants to see the op."""
+    return type(input) is Tensor and not torch.compiler.is_compiling() and not torch.overrides._is_torch_function_mode_enabled()
+
+
+def _resolve(activation: Activation) -> tuple[str, list[float]]:
+    """The name and the parameters of an activation."""
+    if isinstance(activation, str):
+        if activation not in _TABLE:
+            raise ValueError(f"fastops: unknown activation '{activation}'; it must be one of {', '.join(_TABLE)}")
+        return activation, []
+    entry = _BY_CLASS.get(type(activation).__name__)
+    if isinstance(activation, nn.GELU) and activation.approximate == "tanh":
+        entry = _TABLE["gelu_tanh"]
+    if entry is None:
+        raise ValueError(
+            f"fastops: {type(activation).__name__} is not an activation that fastops has; "
+            f"it has {', '.join(_BY_CLASS)}"
+        )
+    return entry["name"], [float(getattr(activation, name)) for name in entry["parameters"]]
+
+
+def _describe(activation: str, params: Sequence[float]) -> str:
+    names = _TABLE[activation]["parameters"]
+    values = ", ".join(f"{name}={value}" for name, value in zip(names, params, strict=False))
+    return f"{activation}({values})" if values else activation
+
+
+def _parse_sequential(
+    sequential: nn.Sequential,
+) -> tuple[list[nn.Linear], Activation, Optional[Activation], float]:
+    """The layers, the activation between them, the one after them, and the dropout."""
+
+    def fail(position: str, reason: str) -> ValueError:
+        return ValueError(f"fastops.nn.MLP.from_sequential: module {position}: {reason}")
+
+    layers: list[nn.Linear] = []
+    between: list[tuple[str, nn.Module, float]] = []  # after each layer but the last: position, activation, dropout
+    output_activation: Optional[nn.Module] = None
+    modules = _Peekable(sequential.named_children())
+    while modules:
+        position, layer = modules.take()
+        if type(layer) is not nn.Linear:
+            raise fail(position, f"expected torch.nn.Linear, but it is {type(layer).__name__}")
+        layers.append(layer)
+        if not modules:
+            break
+        position, activation = modules.take()
+        if isinstance(activation, nn.Linear):
+            raise fail(position, "expected an activation between two Linear modules")
+        _resolve(activation)
+        dropout = 0.0
+        if modules and isinstance(modules.peek(), nn.Dropout):
+            dropout = modules.take()[1].p
+        if not modules:
+            if dropout:
+                raise fail(position, "dropout after the last layer is not part of an MLP")
+            output_activation = activation
+            break
+        between.append((position, activation, dropout))
+    if not layers:
+        raise fail("0", "the Sequential is empty; it needs at least one Linear")
+    for position, activation, dropout in between[1:]:
+        if _resolve(activation) != _resolve(between[0][1]) or dropout != between[0][2]:
+            raise fail(position, "activation and dropout must be the same between all layers")
+    activation = between[0][1] if between else nn.Identity()
+    return layers, activation, output_activation, between[0][2] if between else 0.0
+
+
+class _Peekable:
+    """Named modules, one after another."""
+
+    def __init__(self, modules: Iterator[tuple[str, nn.Module]]) -> None:
+        self._modules = list(modules)
+
+    def __bool__(self) -> bool:
+        return bool(self._modules)
+
+    def peek(self) -> nn.Module:
+        return self._modules[0][1]
+
+    def take(self) -> tuple[str, Any]:
+        return self._modules.pop(0)

@@ -1,0 +1,231 @@
+// Truncated Taylor series: a number type that turns a gradient formula into its higher derivatives.
+//
+// A Jet<T, N> holds the coefficients c[0] + c[1] t + ... + c[N] t^N of a function of t. A formula applied to the jet
+// x + t yields the Taylor coefficients of that formula at x: its k-th derivative is k! c[k]. Products are
+// convolutions; for y = h(x) the recurrences follow from y' = h'(x) x', coefficient by coefficient (Griewank and
+// Walther, "Evaluating Derivatives", 2nd ed., chapter 13). Comparisons look at c[0]: a formula's branches are chosen at
+// the point, its derivatives are those of the chosen branch.
+#pragma once
+
+#include "activations/scalar_of.h"
+
+namespace fastops {
+
+// Backends have kernels for derivatives up to this order: the third is what training on a second derivative takes.
+enum : int { max_order = 3 };
+
+template <class T, int N>
+struct Jet {
+  using scalar = ScalarOf<T>;
+
+  T c[N + 1];
+
+  Jet() = default;
+  // A constant: a scalar or a number of the base type. Implicit, as formulas mix them freely.
+  template <class C>
+  Jet(C value) {
+    c[0] = T(value);
+    for (int k = 1; k <= N; ++k) c[k] = T(scalar(0));
+  }
+  static Jet variable(T value) {
+    Jet x(value);
+    if (N > 0) x.c[N > 0 ? 1 : 0] = T(scalar(1));
+    return x;
+  }
+};
+
+template <class T, int N>
+Jet<T, N> operator-(Jet<T, N> a) {
+  for (int k = 0; k <= N; ++k) a.c[k] = -a.c[k];
+  return a;
+}
+
+template <class T, int N>
+Jet<T, N> operator+(Jet<T, N> a, Jet<T, N> b) {
+  for (int k = 0; k <= N; ++k) a.c[k] = a.c[k] + b.c[k];
+  return a;
+}
+
+template <class T, int N>
+Jet<T, N> operator-(Jet<T, N> a, Jet<T, N> b) {
+  for (int k = 0; k <= N; ++k) a.c[k] = a.c[k] - b.c[k];
+  return a;
+}
+
+template <class T, int N>
+Jet<T, N> operator*(Jet<T, N> a, Jet<T, N> b) {
+  Jet<T, N> product;
+  for (int k = 0; k <= N; ++k) {
+    product.c[k] = a.c[0] * b.c[k];
+    for (int i = 1; i <= k; ++i) product.c[k] = product.c[k] + a.c[i] * b.c[k - i];
+  }
+  return product;
+}
+
+template <class T, int N>
+Jet<T, N> operator/(Jet<T, N> a, Jet<T, N> b) {
+  Jet<T, N> quotient;
+  for (int k = 0; k <= N; ++k) {
+    T rest = a.c[k];
+    for (int i = 0; i < k; ++i) rest = rest - quotient.c[i] * b.c[k - i];
+    quotient.c[k] = rest / b.c[0];
+  }
+  return quotient;
+}
+
+// A scalar or a constant of the base type scales or shifts; C is either.
+template <class T, int N, class C>
+Jet<T, N> operator+(Jet<T, N> a, C b) {
+  a.c[0] = a.c[0] + b;
+  return a;
+}
+
+template <class T, int N, class C>
+Jet<T, N> operator-(Jet<T, N> a, C b) {
+  a.c[0] = a.c[0] - b;
+  return a;
+}
+
+template <class T, int N, class C>
+Jet<T, N> operator*(Jet<T, N> a, C b) {
+  for (int k = 0; k <= N; ++k) a.c[k] = a.c[k] * b;
+  return a;
+}
+
+template <class T, int N, class C>
+Jet<T, N> operator/(Jet<T, N> a, C b) {
+  for (int k = 0; k <= N; ++k) a.c[k] = a.c[k] / b;
+  return a;
+}
+
+template <class T, int N>
+Jet<T, N> operator-(ScalarOf<T> a, Jet<T, N> b) {
+  return -b + a;
+}
+
+template <class T, int N>
+Jet<T, N> operator/(ScalarOf<T> a, Jet<T, N> b) {
+  return Jet<T, N>(a) / b;
+}
+
+template <class T, int N>
+Jet<T, N> operator*(T a, Jet<T, N> b) {
+  return b * a;
+}
+
+// e' = e x'
+template <class T, int N>
+Jet<T, N> exp_series(Jet<T, N> x, T first) {
+  using S = ScalarOf<T>;
+  Jet<T, N> e;
+  e.c[0] = first;
+  for (int k = 1; k <= N; ++k) {
+    T sum = e.c[0] * x.c[k] * S(k);
+    for (int i = 1; i < k; ++i) sum = sum + e.c[i] * x.c[k - i] * S(k - i);
+    e.c[k] = sum / S(k);
+  }
+  return e;
+}
+
+template <class T, int N>
+Jet<T, N> exp(Jet<T, N> x) {
+  return exp_series(x, exp(x.c[0]));
+}
+
+// Integrates y' = slope x' from y(0) = first.
+template <class T, int N>
+Jet<T, N> integrate(T first, Jet<T, N> slope, Jet<T, N> x) {
+  using S = ScalarOf<T>;
+  Jet<T, N> y;
+  y.c[0] = first;
+  for (int k = 1; k <= N; ++k) {
+    T sum = slope.c[0] * x.c[k] * S(k);
+    for (int i = 1; i < k; ++i) sum = sum + slope.c[i] * x.c[k - i] * S(k - i);
+    y.c[k] = sum / S(k);
+  }
+  return y;
+}
+
+template <class T, int N>
+Jet<T, N> expm1(Jet<T, N> x) {
+  return integrate(expm1(x.c[0]), exp(x), x);
+}
+
+template <class T, int N>
+Jet<T, N> log1p(Jet<T, N> x) {
+  using S = ScalarOf<T>;
+  return integrate(log1p(x.c[0]), S(1) / (x + S(1)), x);
+}
+
+template <class T, int N>
+Jet<T, N> erf(Jet<T, N> x) {
+  using S = ScalarOf<T>;
+  return integrate(erf(x.c[0]), exp(-(x * x)) * S(1.12837916709551257390), x);
+}
+
+// The slope 1 - y^2 depends on y itself: its coefficient k - 1 is known when y's coefficient k is wanted.
+template <class T, int N>
+Jet<T, N> tanh(Jet<T, N> x) {
+  using S = ScalarOf<T>;
+  Jet<T, N> y;
+  Jet<T, N> slope;
+  y.c[0] = tanh(x.c[0]);
+  slope.c[0] = S(1) - y.c[0] * y.c[0];
+  for (int k = 1; k <= N; ++k) {
+    T sum = slope.c[0] * x.c[k] * S(k);
+    for (int i = 1; i < k; ++i) sum = sum + slope.c[i] * x.c[k - i] * S(k - i);
+    y.c[k] = sum / S(k);
+    slope.c[k] = -(y.c[0] * y.c[k]);
+    for (int i = 1; i <= k; ++i) slope.c[k] = slope.c[k] - y.c[i] * y.c[k - i];
+  }
+  return y;
+}
+
+template <class T, int N, class C>
+auto operator<(Jet<T, N> a, C b) {
+  return a.c[0] < b;
+}
+
+template <class T, int N, class C>
+auto operator<=(Jet<T, N> a, C b) {
+  return a.c[0] <= b;
+}
+
+template <class T, int N, class C>
+auto operator>(Jet<T, N> a, C b) {
+  return a.c[0] > b;
+}
+
+template <class T, int N, class C>
+auto operator>=(Jet<T, N> a, C b) {
+  return a.c[0] >= b;
+}
+
+template <class Mask, class T, int N>
+Jet<T, N> select(Mask mask, Jet<T, N> a, Jet<T, N> b) {
+  for (int k = 0; k <= N; ++k) a.c[k] = select(mask, a.c[k], b.c[k]);
+  return a;
+}
+
+template <class Mask, class T, int N, class C>
+Jet<T, N> select(Mask mask, C a, Jet<T, N> b) {
+  return select(mask, Jet<T, N>(a), b);
+}
+
+template <class Mask, class T, int N, class C>
+Jet<T, N> select(Mask mask, Jet<T, N> a, C b) {
+  return select(mask, a, Jet<T, N>(b));
+}
+
+// The (order - 1)-th derivative of g * f'(x) in x, that is g times the derivative of f of that order.
+// `gradient(g, jet)` is an activation's gradient formula.
+template <int order, class T, class Gradient>
+T gradient_of_order(T g, T x, Gradient gradient) {
+  using S = ScalarOf<T>;
+  const Jet<T, order - 1> series = gradient(g, Jet<T, order - 1>::variable(x));
+  S factorial = S(1);
+  for (int k = 2; k < order; ++k) factorial = factorial * S(k);
+  return series.c[order - 1] * factorial;
+}
+
+}  // namespace fastops

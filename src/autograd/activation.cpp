@@ -1,0 +1,128 @@
+// Derivatives of the plain activations, of any order.
+#include "autograd/activation.h"
+
+#include <torch/csrc/autograd/VariableTypeUtils.h>
+
+namespace fastops {
+namespace {
+
+struct ActivationBackwardNode : Node {
+  SavedVariable grad_output, saved;
+  ActivationSpec spec;
+  bool from_output = false;
+  int64_t order = 1;
+
+  std::string name() const override { return std::string("Fastops") + info(spec.id).class_name + "BackwardBackward"; }
+  variable_list apply(variable_list&& grads) override {
+    const Tensor& grad = grads[0];
+    if (!grad.defined()) return {Tensor(), Tensor()};
+    const Tensor x = saved.unpack();
+    variable_list result(2);
+    if (task_should_compute_output(0)) result[0] = activation_backward(grad, x, spec, from_output, order);
+    if (task_should_compute_output(1)) {
+      result[1] = activation_backward(grad * grad_output.unpack(), x, spec, from_output, order + 1);
+    }
+    return result;
+  }
+  void release_variables() override {
+    grad_output.reset_data();
+    saved.reset_data();
+  }
+};
+
+struct AutogradLayer {
+  static Tensor functional(const PlainOp& op, const ActivationSpec& spec, const Tensor& self) {
+    return record_functional(spec, self, [&] { return op.functional(below_autograd(op.keys), spec, self); });
+  }
+
+  static Tensor& in_place(const PlainOp& op, const ActivationSpec& spec, Tensor& self) {
+    const bool requires_grad = torch::autograd::compute_requires_grad(self);
+    torch::autograd::check_inplace(self, requires_grad);
+    std::optional<Tensor> tangent;
+    if (has_tangent(self)) {
+      tangent = activation_backward(self._fw_grad(0), self._fw_primal(0).clone(), spec, /*from_output=*/false);
+    }
+    NodePtr<ActivationNode> node;
+    if (requires_grad) {
+      node = make_node<ActivationNode>();
+      node->set_next_edges(torch::autograd::collect_next_edges(self));
+      node->spec = spec;
+      node->from_output = output_suffices(spec);
+      if (!node->from_output) node->saved = save(self.clone());
+    }
+    {
+      at::AutoDispatchBelowADInplaceOrView below;
+      op.in_place(below_autograd(op.keys), spec, self);
+    }
+    torch::autograd::impl::bump_version(self);
+    if (node) {
+      torch::autograd::rebase_history(self, node);
+      if (node->from_output) node->saved = SavedVariable(self, /*is_output=*/true, self.is_view());
+    }
+    if (tangent) self._set_fw_grad(*tangent, 0, /*is_inplace_op=*/true);
+    return self;
+  }
+
+  static Tensor& out(const PlainOp& op, const ActivationSpec& spec, const Tensor& self, Tensor& out) {
+    check_out_without_grad(info(spec.id).name, self, out);
+    {
+      at::AutoDispatchBelowADInplaceOrView below;
+      op.out(below_autograd(op.keys), spec, self, out);
+    }
+    torch::autograd::impl::bump_version(out);
+    return out;
+  }
+};
+
+Tensor backward(c10::DispatchKeySet keys, const Tensor& grad_output, const Tensor& saved, std::string_view activation,
+                c10::ArrayRef<double> params, bool from_output, int64_t order) {
+  const bool requires_grad = torch::autograd::compute_requires_grad(grad_output, saved);
+  const bool tangents = any_tangent(grad_output, saved);
+  const auto redispatch = [&] {
+    at::AutoDispatchBelowADInplaceOrView below;
+    return activation_backward_op().redispatch(below_autograd(keys), grad_output, saved, activation, params,
+                                               from_output, order);
+  };
+  if (!requires_grad && !tangents) return redispatch();
+
+  const auto spec = check_activation_backward(grad_output, saved, activation, params, from_output, order);
+  const bool through_saved = (requires_grad && saved.requires_grad()) || has_tangent(saved);
+  // Beyond the orders with kernels, autograd differentiates the formula.
+  if (order == max_order && through_saved) return composite_gradient(spec, grad_output, saved, from_output, order);
+
+  NodePtr<ActivationBackwardNode> node;
+  if (requires_grad) {
+    node = make_node<ActivationBackwardNode>();
+    node->set_next_edges(torch::autograd::collect_next_edges(grad_output, saved));
+    if (saved.requires_grad()) node->grad_output = save(grad_output);
+    node->saved = save(saved);
+    node->spec = spec;
+    node->from_output = from_output;
+    node->order = order;
+  }
+  Tensor result = redispatch();
+  if (node) torch::autograd::set_history(result, node);
+  if (tangents) {
+    const Tensor x = saved._fw_primal(0);
+    Tensor tangent;
+    if (has_tangent(grad_output)) {
+      tangent = activation_backward(grad_output._fw_grad(0), x, spec, from_output, order);
+    }
+    if (has_tangent(saved)) {
+      const Tensor through =
+          activation_backward(grad_output._fw_primal(0) * saved._fw_grad(0), x, spec, from_output, order + 1);
+      tangent = tangent.defined() ? tangent + through : through;
+    }
+    result._set_fw_grad(tangent, 0, false);
+  }
+  return result;
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(fastops, Autograd, m) {
+  impl_activations<AutogradLayer>(m);
+  m.impl("activation_backward", TORCH_FN(backward));
+}
+
+}  // namespace fastops

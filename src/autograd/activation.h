@@ -1,0 +1,59 @@
+// The node of an elementwise op y = f(x), shared by the plain activations and bias_act without a bias.
+#pragma once
+
+#include <torch/csrc/autograd/VariableTypeUtils.h>
+
+#include <string>
+
+#include "autograd/node.h"
+#include "ops/activation.h"
+
+namespace fastops {
+
+struct ActivationNode : Node {
+  SavedVariable saved;
+  ActivationSpec spec;
+  bool from_output = false;
+
+  std::string name() const override { return std::string("Fastops") + info(spec.id).class_name + "Backward"; }
+  variable_list apply(variable_list&& grads) override {
+    if (!task_should_compute_output(0) || !grads[0].defined()) return {Tensor()};
+    return {activation_backward(grads[0], saved.unpack(getptr()), spec, from_output)};
+  }
+  void release_variables() override { saved.reset_data(); }
+};
+
+// Records the op run by `redispatch` below autograd and carries a tangent through it.
+template <class Redispatch>
+Tensor record_functional(const ActivationSpec& spec, const Tensor& self, Redispatch redispatch) {
+  NodePtr<ActivationNode> node;
+  if (torch::autograd::compute_requires_grad(self)) {
+    node = make_node<ActivationNode>();
+    node->set_next_edges(torch::autograd::collect_next_edges(self));
+    node->spec = spec;
+    node->from_output = output_suffices(spec);
+    if (!node->from_output) node->saved = save(self);
+  }
+  Tensor result;
+  {
+    at::AutoDispatchBelowADInplaceOrView below;
+    result = redispatch();
+  }
+  if (node) {
+    torch::autograd::set_history(result, node);
+    if (node->from_output) node->saved = save(result, /*is_output=*/true);
+  }
+  if (const Tensor tangent = self._fw_grad(0); tangent.defined()) {
+    result._set_fw_grad(activation_backward(tangent, self._fw_primal(0), spec, /*from_output=*/false), 0, false);
+  }
+  return result;
+}
+
+// Functions with out= take no part in differentiation.
+template <class... Inputs>
+void check_out_without_grad(const char* op, const Inputs&... tensors) {
+  if (torch::autograd::compute_requires_grad(tensors...)) torch::autograd::throw_error_out_requires_grad(op);
+  TORCH_CHECK(!any_tangent(tensors...), op, "(): functions with out=... arguments don't support forward-mode AD");
+}
+
+}  // namespace fastops

@@ -1,0 +1,52 @@
+// The plain activations and their derivatives.
+#include "activations/jet.h"
+#include "backends/cpu/kernels/vec.h"
+
+namespace fastops::cpu::CPU_CAPABILITY {
+namespace {
+
+template <class A, class Storage>
+void forward(const void* x, void* y, int64_t n, ActivationParams params) {
+  const auto p = compute_params<Storage>(params);
+  for_each_packet<Storage>(n, [&](int64_t, auto load, auto store) {
+    store(apply<Storage>([&](auto v) { return A::value(v, p); }, load(static_cast<const Storage*>(x))),
+          static_cast<Storage*>(y));
+  });
+}
+
+template <class A, class Storage, int order, bool from_output>
+void backward(const void* grad, const void* saved, void* dx, int64_t n, ActivationParams params) {
+  const auto p = compute_params<Storage>(params);
+  const auto derivative = [&](auto g, auto s) {
+    return gradient_of_order<order>(g, s, [&](auto g_, auto s_) {
+      if constexpr (from_output) {
+        return A::template gradient_from_output<decltype(s_)>(g_, s_, p);
+      } else {
+        return A::template gradient<decltype(s_)>(g_, s_, p);
+      }
+    });
+  };
+  for_each_packet<Storage>(n, [&](int64_t, auto load, auto store) {
+    store(apply<Storage>(derivative, load(static_cast<const Storage*>(grad)), load(static_cast<const Storage*>(saved))),
+          static_cast<Storage*>(dx));
+  });
+}
+
+}  // namespace
+
+void add_activation_kernels(KernelTable& table) {
+  for_each_kernel(table, []<class A, class Storage>(Kernels& entry) {
+    static_assert(max_order == 3);
+    entry.forward = forward<A, Storage>;
+    entry.backward[0] = backward<A, Storage, 1, false>;
+    entry.backward[1] = backward<A, Storage, 2, false>;
+    entry.backward[2] = backward<A, Storage, 3, false>;
+    if constexpr (A::has_gradient_from_output) {
+      entry.backward_from_output[0] = backward<A, Storage, 1, true>;
+      entry.backward_from_output[1] = backward<A, Storage, 2, true>;
+      entry.backward_from_output[2] = backward<A, Storage, 3, true>;
+    }
+  });
+}
+
+}  // namespace fastops::cpu::CPU_CAPABILITY

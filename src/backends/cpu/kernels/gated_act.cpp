@@ -1,0 +1,53 @@
+// activation(gate) * up, forward and backward.
+#include "backends/cpu/kernels/vec.h"
+
+namespace fastops::cpu::CPU_CAPABILITY {
+namespace {
+
+template <class A, class Storage>
+void gated_forward(ConstRows gate, ConstRows up, Rows y, int64_t rows, int64_t columns, ActivationParams params) {
+  const auto p = compute_params<Storage>(params);
+  for (int64_t r = 0; r < rows; ++r) {
+    const Storage* gate_row = row<Storage>(gate, r);
+    const Storage* up_row = row<Storage>(up, r);
+    Storage* y_row = row<Storage>(y, r);
+    for_each_packet<Storage>(columns, [&](int64_t, auto load, auto store) {
+      store(apply<Storage>([&](auto g, auto u) { return A::value(g, p) * u; }, load(gate_row), load(up_row)), y_row);
+    });
+  }
+}
+
+template <class A, class Storage>
+void gated_backward(ConstRows grad, ConstRows gate, ConstRows up, Rows dgate, Rows dup, int64_t rows, int64_t columns,
+                    ActivationParams params) {
+  using Number = typename Packet<Storage>::Number;
+  const auto p = compute_params<Storage>(params);
+  for (int64_t r = 0; r < rows; ++r) {
+    const Storage* grad_row = row<Storage>(grad, r);
+    const Storage* gate_row = row<Storage>(gate, r);
+    const Storage* up_row = row<Storage>(up, r);
+    Storage* dgate_row = row<Storage>(dgate, r);
+    Storage* dup_row = row<Storage>(dup, r);
+    for_each_packet<Storage>(columns, [&](int64_t, auto load, auto store) {
+      const auto d = load(grad_row);
+      const auto g = load(gate_row);
+      if (dgate_row) {
+        store(apply<Storage>([&](Number a, Number b, Number c) { return A::template gradient<Number>(a * c, b, p); }, d,
+                             g, load(up_row)),
+              dgate_row);
+      }
+      if (dup_row) store(apply<Storage>([&](Number a, Number b) { return A::value(b, p) * a; }, d, g), dup_row);
+    });
+  }
+}
+
+}  // namespace
+
+void add_gated_act_kernels(KernelTable& table) {
+  for_each_kernel(table, []<class A, class Storage>(Kernels& entry) {
+    entry.gated_forward = gated_forward<A, Storage>;
+    entry.gated_backward = gated_backward<A, Storage>;
+  });
+}
+
+}  // namespace fastops::cpu::CPU_CAPABILITY

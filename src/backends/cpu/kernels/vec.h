@@ -1,0 +1,143 @@
+// The CPU's number type: a SIMD vector of floats or doubles, with what src/activations/README.md asks of a number.
+//
+// Everything here lives in a namespace named after the instruction set it is compiled for, as at::vec does, so that the
+// linker cannot mix up the builds.
+#pragma once
+
+#include <ATen/cpu/vec/functional.h>
+#include <ATen/cpu/vec/vec.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "activations/scalar_of.h"
+#include "backends/cpu/kernels.h"
+
+namespace fastops::cpu::CPU_CAPABILITY {
+
+template <class S>
+struct Vec {
+  using scalar = S;
+  using Base = at::vec::Vectorized<S>;
+  static constexpr int64_t width = Base::size();
+
+  Base v;
+
+  Vec() = default;
+  Vec(S value) : v(value) {}
+  Vec(Base value) : v(value) {}
+
+  friend Vec operator-(Vec a) { return a.v.neg(); }
+  friend Vec operator+(Vec a, Vec b) { return a.v + b.v; }
+  friend Vec operator-(Vec a, Vec b) { return a.v - b.v; }
+  friend Vec operator*(Vec a, Vec b) { return a.v * b.v; }
+  friend Vec operator/(Vec a, Vec b) { return a.v / b.v; }
+
+  struct Mask {
+    Base bits;
+  };
+  friend Mask operator<(Vec a, Vec b) { return {a.v < b.v}; }
+  friend Mask operator<=(Vec a, Vec b) { return {a.v <= b.v}; }
+  friend Mask operator>(Vec a, Vec b) { return {a.v > b.v}; }
+  friend Mask operator>=(Vec a, Vec b) { return {a.v >= b.v}; }
+  friend Vec select(Mask mask, Vec a, Vec b) { return Base::blendv(b.v, a.v, mask.bits); }
+
+  friend Vec exp(Vec a) { return a.v.exp(); }
+  friend Vec expm1(Vec a) { return a.v.expm1(); }
+  friend Vec log1p(Vec a) { return a.v.log1p(); }
+  friend Vec tanh(Vec a) { return a.v.tanh(); }
+  friend Vec erf(Vec a) { return a.v.erf(); }
+};
+
+// The type that a storage type is computed with.
+template <class Storage>
+using Compute = std::conditional_t<std::is_same_v<Storage, double>, double, float>;
+
+// As many numbers as one vector of the storage type holds: one Vec, or two for the 16-bit types.
+template <class Storage>
+struct Packet {
+  using Number = Vec<Compute<Storage>>;
+  using Stored = at::vec::Vectorized<Storage>;
+  static constexpr int64_t width = Stored::size();
+  static constexpr int parts = static_cast<int>(width / Number::width);
+
+  Number part[parts];
+
+  static Packet load(const Storage* p) { return from(Stored::loadu(p)); }
+  static Packet load(const Storage* p, int64_t count) { return from(Stored::loadu(p, count)); }
+  void store(Storage* p) const { stored().store(p); }
+  void store(Storage* p, int64_t count) const { stored().store(p, static_cast<int>(count)); }
+
+ private:
+  static Packet from(Stored value) {
+    if constexpr (parts == 1) {
+      return {{Number(value)}};
+    } else {
+      const auto [low, high] = at::vec::convert_to_float<Storage>(value);
+      return {{Number(low), Number(high)}};
+    }
+  }
+  Stored stored() const {
+    if constexpr (parts == 1) {
+      return part[0].v;
+    } else {
+      return at::vec::convert_from_float<Storage>(part[0].v, part[1].v);
+    }
+  }
+};
+
+// f of the corresponding parts.
+template <class Storage, class F, class... In>
+Packet<Storage> apply(F f, const In&... in) {
+  Packet<Storage> out;
+  for (int k = 0; k < Packet<Storage>::parts; ++k) out.part[k] = f(in.part[k]...);
+  return out;
+}
+
+// Calls step(i, load, store) for each packet of a row of n elements; load and store take part of a packet at the end.
+// The last elements go through the same vector code as the others: a result never depends on its place in the row.
+template <class Storage, class Step>
+void for_each_packet(int64_t n, Step step) {
+  constexpr int64_t width = Packet<Storage>::width;
+  int64_t i = 0;
+  for (; i + width <= n; i += width) {
+    step(
+        i, [i](const Storage* p) { return Packet<Storage>::load(p + i); },
+        [i](const Packet<Storage>& value, Storage* p) { value.store(p + i); });
+  }
+  if (const int64_t count = n - i; count > 0) {
+    step(
+        i, [i, count](const Storage* p) { return Packet<Storage>::load(p + i, count); },
+        [i, count](const Packet<Storage>& value, Storage* p) { value.store(p + i, count); });
+  }
+}
+
+// The parameters in the type that is computed with.
+template <class Storage>
+Params<Compute<Storage>> compute_params(ActivationParams p) {
+  using S = Compute<Storage>;
+  return {static_cast<S>(p.first), static_cast<S>(p.second)};
+}
+
+template <class Storage>
+const Storage* row(ConstRows m, int64_t r) {
+  return static_cast<const Storage*>(m.data) + r * m.stride;
+}
+template <class Storage>
+Storage* row(Rows m, int64_t r) {
+  return m.data ? static_cast<Storage*>(m.data) + r * m.stride : nullptr;
+}
+
+// Calls add.template operator()<A, Storage>(table entry) for every activation and dtype.
+template <class Add>
+void for_each_kernel(KernelTable& table, Add add) {
+#define FASTOPS_ADD(name, A, ...)                                                                    \
+  add.template operator()<activations::A, float>(table.at(Activation::name, Dtype::float32));        \
+  add.template operator()<activations::A, double>(table.at(Activation::name, Dtype::float64));       \
+  add.template operator()<activations::A, c10::BFloat16>(table.at(Activation::name, Dtype::bfloat16)); \
+  add.template operator()<activations::A, c10::Half>(table.at(Activation::name, Dtype::float16));
+  FASTOPS_ACTIVATIONS(FASTOPS_ADD)
+#undef FASTOPS_ADD
+}
+
+}  // namespace fastops::cpu::CPU_CAPABILITY

@@ -1,0 +1,100 @@
+// From tensors to the raw arguments of the kernels, and the work shared among PyTorch's threads.
+#pragma once
+
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+
+#include "backends/cpu/kernels.h"
+#include "ops/activation_spec.h"
+
+namespace fastops::cpu {
+
+inline Dtype dtype_of(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::kDouble:
+      return Dtype::float64;
+    case at::kBFloat16:
+      return Dtype::bfloat16;
+    case at::kHalf:
+      return Dtype::float16;
+    default:
+      return Dtype::float32;
+  }
+}
+
+inline const Kernels& kernels_for(const ActivationSpec& spec, const at::Tensor& tensor) {
+  return kernels(spec.id, dtype_of(tensor));
+}
+
+// Elements per thread below which sharing costs more than it saves.
+inline constexpr int64_t grain_size = 32768;
+
+// f(begin, end) over 0..n.
+template <class F>
+void share(int64_t n, int64_t grain, F f) {
+  if (n <= grain) {
+    if (n > 0) f(0, n);
+  } else {
+    at::parallel_for(0, n, grain, f);
+  }
+}
+
+// f(begin, end) over rows of `columns` elements.
+template <class F>
+void share_rows(int64_t rows, int64_t columns, F f) {
+  if (columns > 0) share(rows, std::max<int64_t>(1, grain_size / columns), f);
+}
+
+inline char* byte_data(const at::Tensor& tensor) { return static_cast<char*>(tensor.mutable_data_ptr()); }
+inline const char* const_byte_data(const at::Tensor& tensor) { return static_cast<const char*>(tensor.const_data_ptr()); }
+
+// Whether element i of one lies at the same place in memory as element i of the other, without gaps.
+inline bool same_layout(const at::Tensor& a, const at::Tensor& b) {
+  if (a.is_contiguous() && b.is_contiguous()) return true;
+  return a.strides() == b.strides() && a.is_non_overlapping_and_dense();
+}
+
+// A tensor [..., columns] as rows of contiguous elements, copied only if its strides do not allow that.
+class RowView {
+ public:
+  explicit RowView(const at::Tensor& tensor) : tensor_(tensor), columns_(tensor.size(-1)) {
+    if (!find_stride()) {
+      tensor_ = tensor_.contiguous();
+      stride_ = columns_;
+    }
+    row_bytes_ = stride_ * tensor_.element_size();
+  }
+
+  int64_t columns() const { return columns_; }
+  int64_t rows() const { return columns_ == 0 ? 0 : tensor_.numel() / columns_; }
+  ConstRows from(int64_t row) const { return {const_byte_data(tensor_) + row * row_bytes_, stride_}; }
+  Rows from_mutable(int64_t row) const { return {byte_data(tensor_) + row * row_bytes_, stride_}; }
+
+ private:
+  // Whether elements are contiguous within rows and rows evenly spaced. Strides of dimensions of size 1 mean nothing.
+  bool find_stride() {
+    stride_ = columns_;
+    if (columns_ > 1 && tensor_.stride(-1) != 1) return false;
+    int64_t next = 0;  // the stride that the next dimension out must have, once one is known
+    for (int64_t d = tensor_.dim() - 2; d >= 0; --d) {
+      if (tensor_.size(d) == 1) continue;
+      if (next == 0) {
+        stride_ = tensor_.stride(d);
+      } else if (tensor_.stride(d) != next) {
+        return false;
+      }
+      next = tensor_.stride(d) * tensor_.size(d);
+      if (next == 0) return d == 0;  // expanded rows: only a single dimension of them
+    }
+    return true;
+  }
+
+  at::Tensor tensor_;
+  int64_t columns_;
+  int64_t stride_;
+  int64_t row_bytes_;
+};
+
+}  // namespace fastops::cpu

@@ -1,0 +1,193 @@
+#include "ops/activation.h"
+
+#include <ATen/ops/empty_like.h>
+
+#include "ops/batching.h"
+#include "ops/checks.h"
+#include "ops/functionalization.h"
+#include "ops/tensor_number.h"
+
+namespace fastops {
+
+const c10::TypedOperatorHandle<ActivationBackward>& activation_backward_op() {
+  static const auto op =
+      c10::Dispatcher::singleton().findSchemaOrThrow("fastops::activation_backward", "").typed<ActivationBackward>();
+  return op;
+}
+
+ActivationSpec check_activation_backward(const Tensor& grad_output, const Tensor& saved, std::string_view activation,
+                                         c10::ArrayRef<double> params, bool from_output, int64_t order) {
+  constexpr auto op = "activation_backward";
+  const ActivationSpec spec = activation_spec(op, activation, params);
+  check_tensor(op, "saved", saved);
+  check_same_shape(op, "grad_output", grad_output, "saved", saved);
+  TORCH_CHECK_VALUE(order >= 1 && order <= max_order, "fastops.", op, ": order must be 1 to ", int{max_order},
+                    ", but is ", order);
+  TORCH_CHECK_VALUE(!from_output || output_suffices(spec), "fastops.", op, ": the derivative of ", activation,
+                    " cannot be had from its output with these parameters; pass the input and from_output=False");
+  return spec;
+}
+
+namespace {
+
+at::ScalarType compute_type(const Tensor& tensor) {
+  const at::ScalarType type = tensor.scalar_type();
+  return type == at::kBFloat16 || type == at::kHalf ? at::kFloat : type;
+}
+
+template <int order>
+TensorNumber gradient(const ActivationSpec& spec, const TensorNumber& g, const TensorNumber& s, bool from_output) {
+  return visit(spec.id, [&](auto activation) {
+    using A = decltype(activation);
+    return gradient_of_order<order>(g, s, [&](const auto& g_, const auto& s_) {
+      using Number = std::decay_t<decltype(s_)>;
+      if constexpr (A::has_gradient_from_output) {
+        if (from_output) return A::template gradient_from_output<Number>(g_, s_, spec.params());
+      }
+      return A::template gradient<Number>(g_, s_, spec.params());
+    });
+  });
+}
+
+}  // namespace
+
+Tensor composite_activation(const ActivationSpec& spec, const Tensor& self) {
+  const TensorNumber x(self.to(compute_type(self)));
+  const TensorNumber y = visit(spec.id, [&](auto activation) { return decltype(activation)::value(x, spec.params()); });
+  return y.tensor.to(self.scalar_type());
+}
+
+Tensor composite_gradient(const ActivationSpec& spec, const Tensor& grad_output, const Tensor& saved, bool from_output,
+                          int64_t order) {
+  const at::ScalarType type = compute_type(saved);
+  const TensorNumber g(grad_output.to(type));
+  const TensorNumber s(saved.to(type));
+  static_assert(max_order == 3);
+  const TensorNumber d = order == 1   ? gradient<1>(spec, g, s, from_output)
+                         : order == 2 ? gradient<2>(spec, g, s, from_output)
+                                      : gradient<3>(spec, g, s, from_output);
+  // A derivative that is zero everywhere comes as a constant.
+  return d.is_constant() ? at::mul(grad_output, d.constant) : d.tensor.to(saved.scalar_type());
+}
+
+namespace {
+
+// Shapes only; serves symbolic sizes.
+struct MetaLayer {
+  static Tensor functional(const PlainOp&, const ActivationSpec& spec, const Tensor& self) {
+    check_tensor(info(spec.id).name, "self", self);
+    return at::empty_like(self);
+  }
+  static Tensor& out(const PlainOp&, const ActivationSpec& spec, const Tensor& self, Tensor& out) {
+    check_tensor(info(spec.id).name, "self", self);
+    prepare_out(info(spec.id).name, out, self);
+    return out;
+  }
+  static Tensor& in_place(const PlainOp&, const ActivationSpec& spec, Tensor& self) {
+    check_in_place(info(spec.id).name, self);
+    return self;
+  }
+};
+
+// Any device without kernels of its own.
+struct CompositeLayer {
+  static Tensor functional(const PlainOp&, const ActivationSpec& spec, const Tensor& self) {
+    check_tensor(info(spec.id).name, "self", self);
+    // identity's formula is its argument, which an op must not return
+    return spec.id == Activation::identity ? self.clone() : composite_activation(spec, self);
+  }
+  static Tensor& out(const PlainOp& op, const ActivationSpec& spec, const Tensor& self, Tensor& out) {
+    check_tensor(info(spec.id).name, "self", self);
+    prepare_out(info(spec.id).name, out, self);
+    out.copy_(functional(op, spec, self));
+    return out;
+  }
+  static Tensor& in_place(const PlainOp& op, const ActivationSpec& spec, Tensor& self) {
+    check_in_place(info(spec.id).name, self);
+    self.copy_(functional(op, spec, self));
+    return self;
+  }
+};
+
+// vmap: the op itself, on the tensor with its batch dimension.
+struct BatchedLayer {
+  static Tensor functional(const PlainOp& op, const ActivationSpec& spec, const Tensor& self) {
+    return batched_elementwise([&](const Tensor& x) { return op.call(spec, x); }, self);
+  }
+  static Tensor& out(const PlainOp&, const ActivationSpec& spec, const Tensor&, Tensor&) {
+    TORCH_CHECK(false, "fastops.", info(spec.id).name, ": out= is not supported under vmap, as in PyTorch");
+  }
+  static Tensor& in_place(const PlainOp& op, const ActivationSpec& spec, Tensor& self) {
+    self.copy_(functional(op, spec, self));
+    return self;
+  }
+};
+
+// functionalization (torch.compile, torch.func.functionalize): the in-place form becomes the functional one.
+struct FunctionalizeLayer {
+  static Tensor& in_place(const PlainOp& op, const ActivationSpec& spec, Tensor& self) {
+    return out(op, spec, self, self);
+  }
+  static Tensor& out(const PlainOp& op, const ActivationSpec& spec, const Tensor& self, Tensor& out) {
+    return functionalized([&](const Tensor& x) { return op.call(spec, x); }, self, out);
+  }
+};
+
+Tensor backward_meta(const Tensor& grad_output, const Tensor& saved, std::string_view activation,
+                     c10::ArrayRef<double> params, bool from_output, int64_t order) {
+  check_activation_backward(grad_output, saved, activation, params, from_output, order);
+  return at::empty_like(saved);
+}
+
+Tensor backward_composite(const Tensor& grad_output, const Tensor& saved, std::string_view activation,
+                          c10::ArrayRef<double> params, bool from_output, int64_t order) {
+  const auto spec = check_activation_backward(grad_output, saved, activation, params, from_output, order);
+  const Tensor result = composite_gradient(spec, grad_output, saved, from_output, order);
+  return result.is_same(grad_output) ? result.clone() : result;
+}
+
+Tensor backward_batched(const Tensor& grad_output, const Tensor& saved, std::string_view activation,
+                        c10::ArrayRef<double> params, bool from_output, int64_t order) {
+  return batched_elementwise(
+      [&](const Tensor& g, const Tensor& s) {
+        return activation_backward_op().call(g, s, activation, params, from_output, order);
+      },
+      grad_output, saved);
+}
+
+}  // namespace
+
+TORCH_LIBRARY(fastops, m) {
+  const std::vector<at::Tag> pointwise = {at::Tag::pt2_compliant_tag, at::Tag::pointwise};
+  for (int i = 0; i < activation_count; ++i) {
+    const ActivationInfo& a = info(static_cast<Activation>(i));
+    const std::string name = a.name;
+    const std::string parameters = *a.schema ? std::string(", ") + a.schema : "";
+    m.def((name + "(Tensor self" + parameters + ") -> Tensor").c_str(), pointwise);
+    m.def((name + "_(Tensor(a!) self" + parameters + ") -> Tensor(a!)").c_str(), pointwise);
+    m.def((name + ".out(Tensor self" + parameters + ", *, Tensor(a!) out) -> Tensor(a!)").c_str(), pointwise);
+  }
+  m.def(
+      "activation_backward(Tensor grad_output, Tensor saved, str activation, float[] params=[], bool from_output=False, "
+      "int order=1) -> Tensor",
+      pointwise);
+}
+
+TORCH_LIBRARY_IMPL(fastops, Meta, m) {
+  impl_activations<MetaLayer>(m);
+  m.impl("activation_backward", TORCH_FN(backward_meta));
+}
+
+TORCH_LIBRARY_IMPL(fastops, CompositeExplicitAutograd, m) {
+  impl_activations<CompositeLayer>(m);
+  m.impl("activation_backward", TORCH_FN(backward_composite));
+}
+
+TORCH_LIBRARY_IMPL(fastops, FuncTorchBatched, m) {
+  impl_activations<BatchedLayer>(m);
+  m.impl("activation_backward", TORCH_FN(backward_batched));
+}
+
+TORCH_LIBRARY_IMPL(fastops, Functionalize, m) { impl_activations<FunctionalizeLayer>(m); }
+
+}  // namespace fastops

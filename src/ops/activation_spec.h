@@ -1,0 +1,65 @@
+// An activation with its parameters, as ops receive them (a name and numbers) and as kernels want them.
+#pragma once
+
+#include <c10/util/ArrayRef.h>
+#include <c10/util/Exception.h>
+
+#include <array>
+#include <string_view>
+#include <vector>
+
+#include "activations/activations.h"
+#include "activations/table.h"
+#include "export.h"
+
+namespace fastops {
+
+struct ActivationSpec {
+  Activation id;
+  std::array<double, 2> values;  // those that the activation lacks are 0
+
+  Params<double> params() const { return {values[0], values[1]}; }
+};
+
+// What the table says of an activation.
+struct ActivationInfo {
+  struct Parameter {
+    std::string_view name;
+    double default_value;
+  };
+  const char* name;
+  const char* class_name;
+  const char* schema;  // the parameters, as in an operator schema
+  const char* constraint;
+  const char* formula;
+  std::vector<Parameter> parameters;
+};
+FASTOPS_API const ActivationInfo& info(Activation id);
+
+// Resolves the arguments `activation` and `params` of `op`: missing parameters take their defaults. Throws ValueError
+// for an unknown name (and lists the known ones), a wrong number of parameters or an invalid one.
+ActivationSpec activation_spec(std::string_view op, std::string_view name, c10::ArrayRef<double> params);
+
+// As above for an activation that is known; all parameters must be given.
+ActivationSpec activation_spec(Activation id, c10::ArrayRef<double> params);
+
+// The parameters that the activation has, in order.
+inline c10::ArrayRef<double> parameters(const ActivationSpec& spec) {
+  return {spec.values.data(), info(spec.id).parameters.size()};
+}
+
+// Whether the derivative can be had from the output.
+bool output_suffices(const ActivationSpec& spec);
+
+// Calls f(A()) with the struct A of the activation.
+template <class F>
+decltype(auto) visit(Activation id, F&& f) {
+#define FASTOPS_CASE(name, A, ...) \
+  case Activation::name:           \
+    return f(activations::A());
+  switch (id) { FASTOPS_ACTIVATIONS(FASTOPS_CASE) }
+#undef FASTOPS_CASE
+  TORCH_INTERNAL_ASSERT(false);
+}
+
+}  // namespace fastops

@@ -1,0 +1,48 @@
+// The autocast rule of the ops: those with matrix products run in the context's dtype, the others in their input's.
+#pragma once
+
+#include <ATen/autocast_mode.h>
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <vector>
+
+namespace fastops {
+
+// X(device type, its autocast key)
+#define FASTOPS_AUTOCAST_DEVICES(X) \
+  X(CPU, AutocastCPU)               \
+  X(CUDA, Autocast)                 \
+  X(MPS, AutocastMPS)               \
+  X(XPU, AutocastXPU)
+
+// Keeps the calls in its scope from being cast again, and casts arguments. float64 and integer tensors stay.
+class AutocastScope {
+ public:
+  AutocastScope(c10::DeviceType device, c10::DispatchKey key)
+      : device_(device), dtype_(at::autocast::get_autocast_dtype(device)), below_(key) {}
+
+  at::Tensor lower(const at::Tensor& tensor) const { return at::autocast::cached_cast(dtype_, tensor, device_); }
+  std::optional<at::Tensor> lower(const std::optional<at::Tensor>& tensor) const {
+    return tensor && tensor->defined() ? std::optional(lower(*tensor)) : std::nullopt;
+  }
+  std::vector<at::Tensor> lower(at::TensorList tensors) const {
+    std::vector<at::Tensor> cast;
+    cast.reserve(tensors.size());
+    for (const at::Tensor& tensor : tensors) cast.push_back(lower(tensor));
+    return cast;
+  }
+  c10::List<std::optional<at::Tensor>> lower(const c10::List<std::optional<at::Tensor>>& tensors) const {
+    c10::List<std::optional<at::Tensor>> cast;
+    cast.reserve(tensors.size());
+    for (size_t i = 0; i < tensors.size(); ++i) cast.push_back(lower(tensors.get(i)));
+    return cast;
+  }
+
+ private:
+  c10::DeviceType device_;
+  at::ScalarType dtype_;
+  c10::impl::ExcludeDispatchKeyGuard below_;
+};
+
+}  // namespace fastops

@@ -1,0 +1,175 @@
+#include "ops/bias_act.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <torch/library.h>
+
+#include "ops/activation.h"
+#include "ops/autocast.h"
+#include "ops/batching.h"
+#include "ops/checks.h"
+#include "ops/functionalization.h"
+
+namespace fastops {
+
+const c10::TypedOperatorHandle<BiasAct>& bias_act_op() {
+  static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("fastops::bias_act", "").typed<BiasAct>();
+  return op;
+}
+
+const c10::TypedOperatorHandle<BiasActOut>& bias_act_out_op() {
+  static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("fastops::bias_act", "out").typed<BiasActOut>();
+  return op;
+}
+
+const c10::TypedOperatorHandle<BiasActBackward>& bias_act_backward_op() {
+  static const auto op =
+      c10::Dispatcher::singleton().findSchemaOrThrow("fastops::bias_act_backward", "").typed<BiasActBackward>();
+  return op;
+}
+
+ActivationSpec check_bias_act(const Tensor& self, const std::optional<Tensor>& bias, std::string_view activation,
+                              c10::ArrayRef<double> params) {
+  constexpr auto op = "bias_act";
+  const ActivationSpec spec = activation_spec(op, activation, params);
+  check_tensor(op, "self", self);
+  if (bias && bias->defined()) check_bias(op, "bias", bias, last_size(op, "self", self), "self", self);
+  return spec;
+}
+
+ActivationSpec check_bias_act_backward(const Tensor& grad_output, const Tensor& saved,
+                                       const std::optional<Tensor>& bias, std::string_view activation,
+                                       c10::ArrayRef<double> params, bool from_output) {
+  constexpr auto op = "bias_act_backward";
+  const ActivationSpec spec = check_activation_backward(grad_output, saved, activation, params, from_output, 1);
+  check_bias(op, "bias", bias, last_size(op, "saved", saved), "saved", saved);
+  return spec;
+}
+
+std::vector<Tensor> composite_bias_act_backward(const Tensor& grad_output, const Tensor& saved,
+                                                const std::optional<Tensor>& bias, std::string_view activation,
+                                                c10::ArrayRef<double> params, bool from_output,
+                                                std::array<bool, 2> output_mask) {
+  const auto spec = check_bias_act_backward(grad_output, saved, bias, activation, params, from_output);
+  const bool add_bias = !from_output && bias && bias->defined();
+  const Tensor grad = activation_backward(grad_output, add_bias ? saved + *bias : saved, spec, from_output);
+  std::vector<Tensor> grads;
+  if (output_mask[0]) grads.push_back(grad);
+  if (output_mask[1]) grads.push_back(grad.reshape_symint({-1, grad.sym_size(-1)}).sum(0));
+  return grads;
+}
+
+namespace {
+
+Tensor meta(const Tensor& self, const std::optional<Tensor>& bias, std::string_view activation,
+            c10::ArrayRef<double> params) {
+  check_bias_act(self, bias, activation, params);
+  return bias && bias->defined() ? at::empty_symint(self.sym_sizes(), self.options()) : at::empty_like(self);
+}
+
+Tensor& meta_out(const Tensor& self, const std::optional<Tensor>& bias, std::string_view activation,
+                 c10::ArrayRef<double> params, Tensor& out) {
+  check_bias_act(self, bias, activation, params);
+  prepare_out("bias_act", out, self);
+  return out;
+}
+
+std::vector<Tensor> backward_meta(const Tensor& grad_output, const Tensor& saved, const std::optional<Tensor>& bias,
+                                  std::string_view activation, c10::ArrayRef<double> params, bool from_output,
+                                  std::array<bool, 2> output_mask) {
+  check_bias_act_backward(grad_output, saved, bias, activation, params, from_output);
+  std::vector<Tensor> grads;
+  if (output_mask[0]) grads.push_back(at::empty_symint(saved.sym_sizes(), saved.options()));
+  if (output_mask[1]) grads.push_back(at::empty_symint({saved.sym_size(-1)}, saved.options()));
+  return grads;
+}
+
+Tensor composite(const Tensor& self, const std::optional<Tensor>& bias, std::string_view activation,
+                 c10::ArrayRef<double> params) {
+  const auto spec = check_bias_act(self, bias, activation, params);
+  if (bias && bias->defined()) return composite_activation(spec, self + *bias).contiguous();
+  return spec.id == Activation::identity ? self.clone() : composite_activation(spec, self);
+}
+
+Tensor& composite_out(const Tensor& self, const std::optional<Tensor>& bias, std::string_view activation,
+                      c10::ArrayRef<double> params, Tensor& out) {
+  check_bias_act(self, bias, activation, params);
+  prepare_out("bias_act", out, self);
+  return out.copy_(composite(self, bias, activation, params));
+}
+
+Tensor batched(const Tensor& self, const std::optional<Tensor>& bias, std::string_view activation,
+               c10::ArrayRef<double> params) {
+  check_bias_act(self, bias, activation, params);
+  if (bias && bias->defined()) return bias_act_op().call(self + *bias, std::nullopt, activation, params);
+  return batched_elementwise(
+      [&](const Tensor& x) { return bias_act_op().call(x, std::nullopt, activation, params); }, self);
+}
+
+std::vector<Tensor> backward_out_of_place(const Tensor& grad_output, const Tensor& saved,
+                                          const std::optional<Tensor>& bias, std::string_view activation,
+                                          c10::ArrayRef<double> params, bool from_output,
+                                          std::array<bool, 2> output_mask) {
+  auto grads = composite_bias_act_backward(grad_output, saved, bias, activation, params, from_output, output_mask);
+  for (Tensor& grad : grads) grad = grad.contiguous();
+  return grads;
+}
+
+Tensor& functionalize_out(const Tensor& self, const std::optional<Tensor>& bias, std::string_view activation,
+                          c10::ArrayRef<double> params, Tensor& out) {
+  const std::optional<Tensor> inner_bias =
+      bias && at::functionalization::impl::isFunctionalTensor(*bias)
+          ? std::optional(at::functionalization::impl::from_functional_tensor(*bias))
+          : bias;
+  return functionalized([&](const Tensor& x) { return bias_act_op().call(x, inner_bias, activation, params); }, self,
+                        out);
+}
+
+template <c10::DeviceType device, c10::DispatchKey key>
+Tensor autocast(const Tensor& self, const std::optional<Tensor>& bias, std::string_view activation,
+                c10::ArrayRef<double> params) {
+  c10::impl::ExcludeDispatchKeyGuard below(key);
+  const auto cast = bias && bias->defined() ? std::optional(bias->to(self.scalar_type())) : std::nullopt;
+  return bias_act_op().call(self, cast, activation, params);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(fastops, m) {
+  const std::vector<at::Tag> tags = {at::Tag::pt2_compliant_tag};
+  m.def("bias_act(Tensor self, Tensor? bias, str activation, float[] params=[]) -> Tensor", tags);
+  m.def("bias_act.out(Tensor self, Tensor? bias, str activation, float[] params=[], *, Tensor(a!) out) -> Tensor(a!)",
+        tags);
+  m.def(
+      "bias_act_backward(Tensor grad_output, Tensor saved, Tensor? bias, str activation, float[] params, "
+      "bool from_output, bool[2] output_mask) -> Tensor[]",
+      tags);
+}
+
+TORCH_LIBRARY_IMPL(fastops, Meta, m) {
+  m.impl("bias_act", TORCH_FN(meta));
+  m.impl("bias_act.out", TORCH_FN(meta_out));
+  m.impl("bias_act_backward", TORCH_FN(backward_meta));
+}
+
+TORCH_LIBRARY_IMPL(fastops, CompositeExplicitAutograd, m) {
+  m.impl("bias_act", TORCH_FN(composite));
+  m.impl("bias_act.out", TORCH_FN(composite_out));
+  m.impl("bias_act_backward", TORCH_FN(backward_out_of_place));
+}
+
+TORCH_LIBRARY_IMPL(fastops, FuncTorchBatched, m) {
+  m.impl("bias_act", TORCH_FN(batched));
+  m.impl("bias_act_backward", TORCH_FN(composite_bias_act_backward));
+}
+
+TORCH_LIBRARY_IMPL(fastops, Functionalize, m) { m.impl("bias_act.out", TORCH_FN(functionalize_out)); }
+
+#define FASTOPS_AUTOCAST(DEVICE, KEY)       \
+  TORCH_LIBRARY_IMPL(fastops, KEY, m) {     \
+    m.impl("bias_act", TORCH_FN((autocast<c10::DeviceType::DEVICE, c10::DispatchKey::KEY>))); \
+  }
+FASTOPS_AUTOCAST_DEVICES(FASTOPS_AUTOCAST)
+#undef FASTOPS_AUTOCAST
+
+}  // namespace fastops

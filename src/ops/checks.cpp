@@ -1,0 +1,70 @@
+#include "ops/checks.h"
+
+#include <ATen/MemoryOverlap.h>
+
+namespace fastops {
+
+void check_tensor(std::string_view op, std::string_view argument, const at::Tensor& tensor) {
+  TORCH_CHECK_TYPE(tensor.defined(), "fastops.", op, ": ", argument, " is an undefined tensor");
+  TORCH_CHECK_TYPE(tensor.layout() == at::kStrided, "fastops.", op, ": ", argument, " must be a dense (strided) tensor, ",
+                   "but its layout is ", tensor.layout());
+  switch (tensor.scalar_type()) {
+    case at::kFloat:
+    case at::kDouble:
+    case at::kBFloat16:
+    case at::kHalf:
+      return;
+    default:
+      TORCH_CHECK_TYPE(false, "fastops.", op, ": ", argument, " must be float32, float64, bfloat16 or float16, but is ",
+                       tensor.scalar_type());
+  }
+}
+
+void check_like(std::string_view op, std::string_view argument, const at::Tensor& tensor,
+                std::string_view like_argument, const at::Tensor& like) {
+  check_tensor(op, argument, tensor);
+  TORCH_CHECK_TYPE(tensor.scalar_type() == like.scalar_type(), "fastops.", op, ": ", argument, " is ",
+                   tensor.scalar_type(), ", but ", like_argument, " is ", like.scalar_type(),
+                   "; they must have the same dtype");
+  TORCH_CHECK(tensor.device() == like.device(), "fastops.", op, ": ", argument, " is on ", tensor.device(), ", but ",
+              like_argument, " is on ", like.device(), "; they must be on the same device");
+}
+
+void check_same_shape(std::string_view op, std::string_view argument, const at::Tensor& tensor,
+                      std::string_view like_argument, const at::Tensor& like) {
+  check_like(op, argument, tensor, like_argument, like);
+  TORCH_CHECK_VALUE(tensor.sym_sizes().equals(like.sym_sizes()), "fastops.", op, ": ", argument, " has shape ",
+                    tensor.sym_sizes(), ", but ", like_argument, " has shape ", like.sym_sizes(),
+                    "; they must be equal (nothing is broadcast)");
+}
+
+c10::SymInt last_size(std::string_view op, std::string_view argument, const at::Tensor& tensor) {
+  TORCH_CHECK_VALUE(tensor.dim() > 0, "fastops.", op, ": ", argument, " must have at least one dimension, but is 0-d");
+  return tensor.sym_size(-1);
+}
+
+void check_bias(std::string_view op, std::string_view argument, const std::optional<at::Tensor>& bias,
+                const c10::SymInt& size, std::string_view like_argument, const at::Tensor& like) {
+  if (!bias || !bias->defined()) return;
+  check_like(op, argument, *bias, like_argument, like);
+  TORCH_CHECK_VALUE(bias->dim() == 1 && bias->sym_size(0) == size, "fastops.", op, ": ", argument, " has shape ",
+                    bias->sym_sizes(), ", but must have shape [", size, "]");
+}
+
+void prepare_out(std::string_view op, at::Tensor& out, const at::Tensor& like) {
+  check_like(op, "out", out, "self", like);
+  if (!out.sym_sizes().equals(like.sym_sizes())) {
+    TORCH_CHECK_VALUE(out.sym_numel() == 0, "fastops.", op, ": out has shape ", out.sym_sizes(),
+                      ", but the result has shape ", like.sym_sizes(), " (only an empty out is resized)");
+    out.resize__symint(like.sym_sizes());
+  }
+  at::assert_no_internal_overlap(out);
+  at::assert_no_partial_overlap(out, like);
+}
+
+void check_in_place(std::string_view op, const at::Tensor& self) {
+  check_tensor(op, "self", self);
+  at::assert_no_internal_overlap(self);
+}
+
+}  // namespace fastops

@@ -1,0 +1,46 @@
+// Argument checks shared by the ops. An error names the op, the argument, what it got and what it needs.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <string_view>
+
+namespace fastops {
+
+// A strided tensor of a supported dtype (float32, float64, bfloat16, float16); else TypeError.
+void check_tensor(std::string_view op, std::string_view argument, const at::Tensor& tensor);
+
+// As check_tensor, with the dtype (TypeError) and device (RuntimeError) of `like`.
+void check_like(std::string_view op, std::string_view argument, const at::Tensor& tensor,
+                std::string_view like_argument, const at::Tensor& like);
+
+// As check_like, and of the same shape (ValueError).
+void check_same_shape(std::string_view op, std::string_view argument, const at::Tensor& tensor,
+                      std::string_view like_argument, const at::Tensor& like);
+
+// The last dimension, which the tensor must have; else ValueError.
+c10::SymInt last_size(std::string_view op, std::string_view argument, const at::Tensor& tensor);
+
+// A vector of `size` elements, as check_like; nothing where absent.
+void check_bias(std::string_view op, std::string_view argument, const std::optional<at::Tensor>& bias,
+                const c10::SymInt& size, std::string_view like_argument, const at::Tensor& like);
+
+// Makes `out` ready for a result with the sizes of `like`: an empty tensor is resized, any other must have them.
+// It may be `like` itself, but not overlap it in part nor overlap itself.
+void prepare_out(std::string_view op, at::Tensor& out, const at::Tensor& like);
+
+// A tensor that is to be written in place: its elements must not share memory.
+void check_in_place(std::string_view op, const at::Tensor& self);
+
+inline const at::Tensor& undefined_tensor() {
+  static const at::Tensor undefined;
+  return undefined;
+}
+
+// The tensor, or an undefined one.
+inline const at::Tensor& value_or_undefined(const std::optional<at::Tensor>& tensor) {
+  return tensor ? *tensor : undefined_tensor();
+}
+
+}  // namespace fastops

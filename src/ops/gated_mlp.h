@@ -1,0 +1,65 @@
+// gated_mlp: (activation(input @ gate_weight.T) * (input @ up_weight.T)) @ down_weight.T, the feed-forward block of
+// LLaMA (Shazeer, "GLU Variants Improve Transformer", 2020), with optional biases, in one op; its backward in another.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <array>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "export.h"
+#include "ops/activation_spec.h"
+
+namespace fastops {
+
+using at::Tensor;
+
+// gated_mlp(Tensor input, Tensor gate_weight, Tensor up_weight, Tensor down_weight, Tensor? gate_bias=None,
+//           Tensor? up_bias=None, Tensor? down_bias=None, str activation="silu", float[] params=[]) -> Tensor
+using GatedMlp = Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const std::optional<Tensor>&,
+                        const std::optional<Tensor>&, const std::optional<Tensor>&, std::string_view,
+                        c10::ArrayRef<double>);
+FASTOPS_API const c10::TypedOperatorHandle<GatedMlp>& gated_mlp_op();
+
+// gated_mlp_forward: the same arguments -> (Tensor output, Tensor gate, Tensor up), for training; gate and up are the
+// projections with their biases.
+using GatedMlpForward = std::tuple<Tensor, Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                                                           const std::optional<Tensor>&, const std::optional<Tensor>&,
+                                                           const std::optional<Tensor>&, std::string_view,
+                                                           c10::ArrayRef<double>);
+const c10::TypedOperatorHandle<GatedMlpForward>& gated_mlp_forward_op();
+
+// gated_mlp_backward(Tensor grad_output, Tensor input, Tensor gate_weight, Tensor up_weight, Tensor down_weight,
+//                    Tensor? gate_bias, Tensor? up_bias, Tensor gate, Tensor up, str activation, float[] params,
+//                    bool[7] output_mask) -> Tensor[]
+//
+// The gradients of the seven tensor arguments of gated_mlp, in their order, as far as output_mask asks for them.
+using GatedMlpBackward = std::vector<Tensor>(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                                             const std::optional<Tensor>&, const std::optional<Tensor>&, const Tensor&,
+                                             const Tensor&, std::string_view, c10::ArrayRef<double>,
+                                             std::array<bool, 7>);
+const c10::TypedOperatorHandle<GatedMlpBackward>& gated_mlp_backward_op();
+
+// The arguments of a gated_mlp, checked.
+struct GatedMlpArguments {
+  Tensor input, gate_weight, up_weight, down_weight;
+  std::optional<Tensor> gate_bias, up_bias, down_bias;
+  ActivationSpec activation;
+};
+GatedMlpArguments check_gated_mlp(const Tensor& input, const Tensor& gate_weight, const Tensor& up_weight,
+                                  const Tensor& down_weight, const std::optional<Tensor>& gate_bias,
+                                  const std::optional<Tensor>& up_bias, const std::optional<Tensor>& down_bias,
+                                  std::string_view activation, c10::ArrayRef<double> params);
+
+// In terms of differentiable ops: (output, gate, up).
+std::tuple<Tensor, Tensor, Tensor> composite_gated_mlp(const GatedMlpArguments& mlp);
+
+// In terms of differentiable ops; `gate` and `up` are the projections with their biases.
+std::vector<Tensor> composite_gated_mlp_backward(const GatedMlpArguments& mlp, const Tensor& grad_output,
+                                                 const Tensor& gate, const Tensor& up,
+                                                 std::array<bool, 7> output_mask);
+
+}  // namespace fastops

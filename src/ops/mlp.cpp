@@ -1,0 +1,310 @@
+#include "ops/mlp.h"
+
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/mm.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <string>
+
+#include "ops/activation.h"
+#include "ops/autocast.h"
+#include "ops/bias_act.h"
+#include "ops/checks.h"
+#include "ops/matrix.h"
+
+namespace fastops {
+
+const c10::TypedOperatorHandle<Mlp>& mlp_op() {
+  static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("fastops::mlp", "").typed<Mlp>();
+  return op;
+}
+
+const c10::TypedOperatorHandle<MlpForward>& mlp_forward_op() {
+  static const auto op =
+      c10::Dispatcher::singleton().findSchemaOrThrow("fastops::mlp_forward", "").typed<MlpForward>();
+  return op;
+}
+
+const c10::TypedOperatorHandle<MlpBackward>& mlp_backward_op() {
+  static const auto op =
+      c10::Dispatcher::singleton().findSchemaOrThrow("fastops::mlp_backward", "").typed<MlpBackward>();
+  return op;
+}
+
+namespace {
+
+// Names an argument of mlp or of linear_act.
+std::string argument(std::string_view name, size_t layer) { return c10::str(name, "[", layer, "]"); }
+
+void check_layer(std::string_view op, const MlpArguments& mlp, size_t layer, const std::string& weight,
+                 const std::string& bias) {
+  const Tensor& w = mlp.weights[layer];
+  check_like(op, weight, w, "input", mlp.input);
+  TORCH_CHECK_VALUE(w.dim() == 2, "fastops.", op, ": ", weight, " must have shape [out_features, in_features], but has ",
+                    w.dim(), " dimensions");
+  if (layer == 0) {
+    TORCH_CHECK_VALUE(w.sym_size(1) == mlp.input.sym_size(-1), "fastops.", op, ": ", weight, " has ", w.sym_size(1),
+                      " input features, but input has ", mlp.input.sym_size(-1));
+  } else {
+    const auto outputs = mlp.weights[layer - 1].sym_size(0);
+    TORCH_CHECK_VALUE(w.sym_size(1) == outputs, "fastops.", op, ": ", weight, " has ", w.sym_size(1),
+                      " input features, but layer ", layer - 1, " has ", outputs, " outputs");
+  }
+  check_bias(op, bias, mlp.biases[layer], w.sym_size(0), "input", mlp.input);
+}
+
+}  // namespace
+
+MlpArguments check_mlp(std::string_view op, const Tensor& input, at::TensorList weights, const OptionalTensors& biases,
+                       std::string_view activation, std::string_view output_activation, c10::ArrayRef<double> params,
+                       c10::ArrayRef<double> output_params) {
+  TORCH_CHECK_VALUE(!weights.empty(), "fastops.", op, ": weights is empty; it needs one weight for each layer");
+  TORCH_CHECK_VALUE(biases.size() == weights.size(), "fastops.", op, ": biases has ", biases.size(),
+                    " entries, but weights has ", weights.size(), " (a layer without bias has None)");
+  MlpArguments mlp{input,
+                   weights,
+                   {},
+                   activation_spec(op, activation, params),
+                   activation_spec(op, output_activation, output_params)};
+  check_tensor(op, "input", input);
+  last_size(op, "input", input);
+  mlp.biases.reserve(biases.size());
+  for (size_t i = 0; i < biases.size(); ++i) mlp.biases.push_back(value_or_undefined(biases.get(i)));
+  for (size_t i = 0; i < weights.size(); ++i) check_layer(op, mlp, i, argument("weights", i), argument("biases", i));
+  return mlp;
+}
+
+MlpArguments check_linear_act(const Tensor& input, at::TensorList weight, const std::optional<Tensor>& bias,
+                              std::string_view activation, c10::ArrayRef<double> params) {
+  constexpr auto op = "linear_act";
+  const ActivationSpec identity{Activation::identity, {}};
+  MlpArguments mlp{input, weight, {value_or_undefined(bias)}, identity, activation_spec(op, activation, params)};
+  check_tensor(op, "input", input);
+  last_size(op, "input", input);
+  check_layer(op, mlp, 0, "weight", "bias");
+  return mlp;
+}
+
+Tensor composite_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved) {
+  Tensor h = mlp.input;
+  for (size_t i = 0; i < mlp.layers(); ++i) {
+    const ActivationSpec& activation = mlp.activation_of(i);
+    const Tensor z = at::linear(h, mlp.weights[i], mlp.biases[i]);
+    h = activation.id == Activation::identity ? z : bias_act(z, std::nullopt, activation);
+    if (saved && mlp.saves(i)) saved->push_back(output_suffices(activation) ? h : z);
+  }
+  return h;
+}
+
+std::vector<Tensor> composite_mlp_backward(const MlpArguments& mlp, const Tensor& grad_output,
+                                           const std::optional<Tensor>& output, at::TensorList saved,
+                                           const c10::List<bool>& output_mask) {
+  const size_t layers = mlp.layers();
+  const auto wants_weight = [&](size_t layer) { return output_mask.get(1 + 2 * layer); };
+  const auto wants_bias = [&](size_t layer) { return output_mask.get(2 + 2 * layer); };
+  std::vector<Tensor> grads(output_mask.size());
+
+  // The lowest place that a gradient is wanted for: nothing below it is computed.
+  size_t lowest = 0;
+  while (lowest < output_mask.size() && !output_mask.get(lowest)) ++lowest;
+
+  Tensor grad = as_matrix(grad_output);
+  for (size_t i = layers; i-- > 0;) {
+    if (lowest > 2 + 2 * i) break;
+    const ActivationSpec& activation = mlp.activation_of(i);
+    const bool last = i + 1 == layers;
+    const bool from_output = output_suffices(activation);
+    const bool wants_more = wants_weight(i) || lowest < 1 + 2 * i;
+    // Through the activation, with the bias gradient summed on the way.
+    if (last && activation.id == Activation::identity) {
+      if (wants_bias(i)) grads[2 + 2 * i] = grad.sum(0);
+    } else {
+      const Tensor at_activation = as_matrix(last && from_output ? *output : saved[i]);
+      auto through = bias_act_backward(grad, at_activation, std::nullopt, activation, from_output,
+                                       {wants_more, wants_bias(i)});
+      if (wants_bias(i)) grads[2 + 2 * i] = through.back();
+      if (wants_more) grad = through.front();
+    }
+    if (wants_weight(i)) {
+      // The input of this layer: the output of the layer below, which saved it or its pre-activation.
+      Tensor h = i == 0 ? mlp.input : saved[i - 1];
+      if (i > 0 && !output_suffices(mlp.activation)) h = bias_act(h, std::nullopt, mlp.activation);
+      grads[1 + 2 * i] = at::mm(grad.t(), as_matrix(h));
+    }
+    if (lowest < 1 + 2 * i) grad = at::mm(grad, mlp.weights[i]);
+  }
+  if (output_mask.get(0)) grads[0] = grad.view_symint(mlp.input.sym_sizes());
+
+  grads.erase(std::remove_if(grads.begin(), grads.end(), [](const Tensor& g) { return !g.defined(); }), grads.end());
+  return grads;
+}
+
+namespace {
+
+// As composite_mlp, for real tensors and without autograd: what is not saved is computed in place.
+Tensor layered_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved) {
+  Tensor h = as_matrix(mlp.input);
+  for (size_t i = 0; i < mlp.layers(); ++i) {
+    const ActivationSpec& activation = mlp.activation_of(i);
+    const Tensor weight = mlp.weights[i].t();
+    const Tensor& bias = mlp.biases[i];
+    const bool saves_input = saved && mlp.saves(i) && !output_suffices(activation);
+    if (activation.id == Activation::identity || saves_input) {
+      const Tensor z = bias.defined() ? at::addmm(bias, h, weight) : at::mm(h, weight);
+      h = activation.id == Activation::identity ? z : bias_act(z, std::nullopt, activation);
+      if (saves_input) saved->push_back(with_leading_dims(z, mlp.input));
+    } else {
+      Tensor z = at::mm(h, weight);
+      h = bias_act_out(z, bias, activation, z);
+    }
+    if (saved && mlp.saves(i) && !saves_input) saved->push_back(with_leading_dims(h, mlp.input));
+  }
+  return with_leading_dims(h, mlp.input);
+}
+
+#define FASTOPS_MLP_PARAMETERS                                                                        \
+  const Tensor &input, at::TensorList weights, const OptionalTensors &biases, std::string_view activation, \
+      std::string_view output_activation, c10::ArrayRef<double> params, c10::ArrayRef<double> output_params
+#define FASTOPS_MLP_ARGUMENTS input, weights, biases, activation, output_activation, params, output_params
+
+Tensor layered(FASTOPS_MLP_PARAMETERS) { return layered_mlp(check_mlp("mlp", FASTOPS_MLP_ARGUMENTS), nullptr); }
+
+std::tuple<Tensor, std::vector<Tensor>> layered_forward(FASTOPS_MLP_PARAMETERS) {
+  std::vector<Tensor> saved;
+  Tensor output = layered_mlp(check_mlp("mlp", FASTOPS_MLP_ARGUMENTS), &saved);
+  return {std::move(output), std::move(saved)};
+}
+
+Tensor batched(FASTOPS_MLP_PARAMETERS) { return composite_mlp(check_mlp("mlp", FASTOPS_MLP_ARGUMENTS), nullptr); }
+
+std::tuple<Tensor, std::vector<Tensor>> batched_forward(FASTOPS_MLP_PARAMETERS) {
+  std::vector<Tensor> saved;
+  Tensor output = composite_mlp(check_mlp("mlp", FASTOPS_MLP_ARGUMENTS), &saved);
+  return {std::move(output), std::move(saved)};
+}
+
+Tensor empty_output(const MlpArguments& mlp, size_t layer) {
+  auto sizes = mlp.input.sym_sizes().vec();
+  sizes.back() = mlp.weights[layer].sym_size(0);
+  return at::empty_symint(sizes, mlp.input.options());
+}
+
+Tensor meta(FASTOPS_MLP_PARAMETERS) {
+  const MlpArguments mlp = check_mlp("mlp", FASTOPS_MLP_ARGUMENTS);
+  return empty_output(mlp, mlp.layers() - 1);
+}
+
+std::tuple<Tensor, std::vector<Tensor>> meta_forward(FASTOPS_MLP_PARAMETERS) {
+  const MlpArguments mlp = check_mlp("mlp", FASTOPS_MLP_ARGUMENTS);
+  std::vector<Tensor> saved;
+  for (size_t i = 0; i < mlp.layers(); ++i) {
+    if (mlp.saves(i)) saved.push_back(empty_output(mlp, i));
+  }
+  return {empty_output(mlp, mlp.layers() - 1), std::move(saved)};
+}
+
+MlpArguments check_backward(const Tensor& grad_output, const Tensor& input, at::TensorList weights,
+                            const OptionalTensors& biases, const std::optional<Tensor>& output, at::TensorList saved,
+                            std::string_view activation, std::string_view output_activation,
+                            c10::ArrayRef<double> params, c10::ArrayRef<double> output_params,
+                            const c10::List<bool>& output_mask) {
+  constexpr auto op = "mlp_backward";
+  MlpArguments mlp = check_mlp(op, FASTOPS_MLP_ARGUMENTS);
+  const size_t expected = mlp.layers() - 1 + (mlp.saves(mlp.layers() - 1) ? 1 : 0);
+  TORCH_CHECK_VALUE(saved.size() == expected, "fastops.", op, ": saved has ", saved.size(), " tensors, but must have ",
+                    expected, ", as mlp_forward returned them");
+  TORCH_CHECK_VALUE(!mlp.needs_output() || (output && output->defined()), "fastops.", op,
+                    ": output must be given for output_activation ", output_activation);
+  TORCH_CHECK_VALUE(output_mask.size() == 1 + 2 * mlp.layers(), "fastops.", op, ": output_mask has ",
+                    output_mask.size(), " entries, but must have ", 1 + 2 * mlp.layers());
+  const auto check_layer_tensor = [&](const std::string& name, const Tensor& tensor, size_t layer) {
+    check_like(op, name, tensor, "input", input);
+    auto sizes = input.sym_sizes().vec();
+    sizes.back() = weights[layer].sym_size(0);
+    TORCH_CHECK_VALUE(tensor.sym_sizes().equals(sizes), "fastops.", op, ": ", name, " has shape ", tensor.sym_sizes(),
+                      ", but must have shape ", c10::SymIntArrayRef(sizes));
+  };
+  check_layer_tensor("grad_output", grad_output, mlp.layers() - 1);
+  if (mlp.needs_output()) check_layer_tensor("output", *output, mlp.layers() - 1);
+  for (size_t i = 0; i < saved.size(); ++i) check_layer_tensor(argument("saved", i), saved[i], i);
+  return mlp;
+}
+
+std::vector<Tensor> backward(const Tensor& grad_output, const Tensor& input, at::TensorList weights,
+                             const OptionalTensors& biases, const std::optional<Tensor>& output, at::TensorList saved,
+                             std::string_view activation, std::string_view output_activation,
+                             c10::ArrayRef<double> params, c10::ArrayRef<double> output_params,
+                             const c10::List<bool>& output_mask) {
+  const MlpArguments mlp = check_backward(grad_output, input, weights, biases, output, saved, activation,
+                                          output_activation, params, output_params, output_mask);
+  return composite_mlp_backward(mlp, grad_output, output, saved, output_mask);
+}
+
+std::vector<Tensor> backward_meta(const Tensor& grad_output, const Tensor& input, at::TensorList weights,
+                                  const OptionalTensors& biases, const std::optional<Tensor>& output,
+                                  at::TensorList saved, std::string_view activation,
+                                  std::string_view output_activation, c10::ArrayRef<double> params,
+                                  c10::ArrayRef<double> output_params, const c10::List<bool>& output_mask) {
+  check_backward(grad_output, input, weights, biases, output, saved, activation, output_activation, params,
+                 output_params, output_mask);
+  std::vector<Tensor> grads;
+  if (output_mask.get(0)) grads.push_back(at::empty_symint(input.sym_sizes(), input.options()));
+  for (size_t i = 0; i < weights.size(); ++i) {
+    if (output_mask.get(1 + 2 * i)) grads.push_back(at::empty_symint(weights[i].sym_sizes(), input.options()));
+    if (output_mask.get(2 + 2 * i)) grads.push_back(at::empty_symint({weights[i].sym_size(0)}, input.options()));
+  }
+  return grads;
+}
+
+template <c10::DeviceType device, c10::DispatchKey key>
+Tensor autocast(FASTOPS_MLP_PARAMETERS) {
+  const AutocastScope scope(device, key);
+  return mlp_op().call(scope.lower(input), scope.lower(weights), scope.lower(biases), activation, output_activation,
+                       params, output_params);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(fastops, m) {
+  const std::vector<at::Tag> tags = {at::Tag::pt2_compliant_tag};
+  const std::string arguments =
+      "(Tensor input, Tensor[] weights, Tensor?[] biases, str activation, str output_activation='identity', "
+      "float[] params=[], float[] output_params=[])";
+  m.def(("mlp" + arguments + " -> Tensor").c_str(), tags);
+  m.def(("mlp_forward" + arguments + " -> (Tensor output, Tensor[] saved)").c_str(), tags);
+  m.def(
+      "mlp_backward(Tensor grad_output, Tensor input, Tensor[] weights, Tensor?[] biases, Tensor? output, "
+      "Tensor[] saved, str activation, str output_activation, float[] params, float[] output_params, "
+      "bool[] output_mask) -> Tensor[]",
+      tags);
+}
+
+TORCH_LIBRARY_IMPL(fastops, Meta, m) {
+  m.impl("mlp", TORCH_FN(meta));
+  m.impl("mlp_forward", TORCH_FN(meta_forward));
+  m.impl("mlp_backward", TORCH_FN(backward_meta));
+}
+
+TORCH_LIBRARY_IMPL(fastops, CompositeExplicitAutograd, m) {
+  m.impl("mlp", TORCH_FN(layered));
+  m.impl("mlp_forward", TORCH_FN(layered_forward));
+  m.impl("mlp_backward", TORCH_FN(backward));
+}
+
+TORCH_LIBRARY_IMPL(fastops, FuncTorchBatched, m) {
+  m.impl("mlp", TORCH_FN(batched));
+  m.impl("mlp_forward", TORCH_FN(batched_forward));
+  m.impl("mlp_backward", TORCH_FN(backward));
+}
+
+#define FASTOPS_AUTOCAST(DEVICE, KEY)       \
+  TORCH_LIBRARY_IMPL(fastops, KEY, m) {     \
+    m.impl("mlp", TORCH_FN((autocast<c10::DeviceType::DEVICE, c10::DispatchKey::KEY>))); \
+  }
+FASTOPS_AUTOCAST_DEVICES(FASTOPS_AUTOCAST)
+#undef FASTOPS_AUTOCAST
+
+}  // namespace fastops

@@ -1,0 +1,88 @@
+// mlp: a multi-layer perceptron of any depth in one op, its backward in another; linear_act: one layer of it.
+//
+// With h_0 = input, layer i computes z_i = h_i @ weights[i].T + biases[i] and h_{i+1} = activation(z_i), the last one
+// with output_activation. For the backward pass each hidden layer keeps one tensor: its output where the activation's
+// derivative can be had from it, else z_i, from which the output is computed again.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "export.h"
+#include "ops/activation_spec.h"
+
+namespace fastops {
+
+using at::Tensor;
+using OptionalTensors = c10::List<std::optional<Tensor>>;
+
+// mlp(Tensor input, Tensor[] weights, Tensor?[] biases, str activation, str output_activation="identity",
+//     float[] params=[], float[] output_params=[]) -> Tensor
+using Mlp = Tensor(const Tensor&, at::TensorList, const OptionalTensors&, std::string_view, std::string_view,
+                   c10::ArrayRef<double>, c10::ArrayRef<double>);
+FASTOPS_API const c10::TypedOperatorHandle<Mlp>& mlp_op();
+
+// mlp_forward: the same arguments -> (Tensor output, Tensor[] saved), for training. `saved` has one tensor for each
+// hidden layer, and z of the last layer where the derivative of output_activation needs it.
+using MlpForward = std::tuple<Tensor, std::vector<Tensor>>(const Tensor&, at::TensorList, const OptionalTensors&,
+                                                           std::string_view, std::string_view, c10::ArrayRef<double>,
+                                                           c10::ArrayRef<double>);
+const c10::TypedOperatorHandle<MlpForward>& mlp_forward_op();
+
+// mlp_backward(Tensor grad_output, Tensor input, Tensor[] weights, Tensor?[] biases, Tensor? output, Tensor[] saved,
+//              str activation, str output_activation, float[] params, float[] output_params, bool[] output_mask)
+//   -> Tensor[]
+//
+// `output` is given where the derivative of output_activation is had from it. output_mask has an entry for input,
+// weights[0], biases[0], weights[1], ...; the gradients it asks for are returned in that order.
+using MlpBackward = std::vector<Tensor>(const Tensor&, const Tensor&, at::TensorList, const OptionalTensors&,
+                                        const std::optional<Tensor>&, at::TensorList, std::string_view,
+                                        std::string_view, c10::ArrayRef<double>, c10::ArrayRef<double>,
+                                        const c10::List<bool>&);
+const c10::TypedOperatorHandle<MlpBackward>& mlp_backward_op();
+
+// linear_act(Tensor input, Tensor weight, Tensor? bias, str activation, float[] params=[]) -> Tensor
+using LinearAct = Tensor(const Tensor&, const Tensor&, const std::optional<Tensor>&, std::string_view,
+                         c10::ArrayRef<double>);
+FASTOPS_API const c10::TypedOperatorHandle<LinearAct>& linear_act_op();
+
+// The arguments of an mlp, checked.
+struct MlpArguments {
+  Tensor input;
+  at::TensorList weights;
+  std::vector<Tensor> biases;  // undefined where a layer has none
+  ActivationSpec activation;
+  ActivationSpec output_activation;
+
+  size_t layers() const { return weights.size(); }
+  const ActivationSpec& activation_of(size_t layer) const {
+    return layer + 1 < layers() ? activation : output_activation;
+  }
+  // Whether mlp_forward saves a tensor for this layer. All but the last do.
+  bool saves(size_t layer) const { return layer + 1 < layers() || !output_suffices(output_activation); }
+  // Whether the derivative of the last layer takes the output itself.
+  bool needs_output() const {
+    return output_activation.id != Activation::identity && output_suffices(output_activation);
+  }
+};
+MlpArguments check_mlp(std::string_view op, const Tensor& input, at::TensorList weights, const OptionalTensors& biases,
+                       std::string_view activation, std::string_view output_activation, c10::ArrayRef<double> params,
+                       c10::ArrayRef<double> output_params);
+
+// One layer as an mlp, with messages that name linear_act's arguments.
+MlpArguments check_linear_act(const Tensor& input, at::TensorList weight, const std::optional<Tensor>& bias,
+                              std::string_view activation, c10::ArrayRef<double> params);
+
+// The layers one after another, in terms of differentiable ops; fills `saved` where given.
+Tensor composite_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved);
+
+// In terms of differentiable ops. `saved` as composite_mlp fills it.
+std::vector<Tensor> composite_mlp_backward(const MlpArguments& mlp, const Tensor& grad_output,
+                                           const std::optional<Tensor>& output, at::TensorList saved,
+                                           const c10::List<bool>& output_mask);
+
+}  // namespace fastops
