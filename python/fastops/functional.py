@@ -148,11 +148,14 @@ def mlp(
         TypeError: an unsupported dtype, or two of them.
         ValueError: no weights, shapes that do not chain, an unknown activation or invalid parameters.
     """
+    layer_biases: List[Optional[Tensor]] = []
     if biases is None:
-        no_bias: Optional[Tensor] = None
-        biases = [no_bias for _ in weights]
+        for _ in weights:
+            layer_biases.append(None)  # noqa: PERF401  (TorchScript has no list of None)
+    else:
+        layer_biases = biases
     return torch.ops.fastops.mlp(
-        input, weights, biases, activation, output_activation, _list(params), _list(output_params)
+        input, weights, layer_biases, activation, output_activation, _list(params), _list(output_params)
     )
 
 

@@ -3,8 +3,6 @@
 A module for every activation, named as in ``torch.nn`` (``ReLU``, ``GELU``, ``Softshrink``, ...), and the layers below.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any, List, Optional, Union  # noqa: UP035  (TorchScript reads these)
 
@@ -129,7 +127,7 @@ class MLP(nn.ModuleDict):
         self.dropout = dropout
 
     @classmethod
-    def from_sequential(cls, sequential: nn.Sequential) -> MLP:
+    def from_sequential(cls, sequential: nn.Sequential) -> "MLP":
         """The MLP that computes what ``sequential`` does, with the same ``torch.nn.Linear`` modules (not copies).
 
         Args:

@@ -55,11 +55,9 @@ struct AutogradLayer {
       op.in_place(below_autograd(op.keys), spec, self);
     }
     torch::autograd::impl::bump_version(self);
-    if (node) {
-      torch::autograd::rebase_history(self, node);
-      if (node->from_output) node->saved = SavedVariable(self, /*is_output=*/true, self.is_view());
-    }
+    if (node) torch::autograd::rebase_history(self, node);
     if (tangent) self._set_fw_grad(*tangent, 0, /*is_inplace_op=*/true);
+    if (node && node->from_output) node->saved = SavedVariable(self, /*is_output=*/true, self.is_view());
     return self;
   }
 

@@ -39,13 +39,12 @@ Tensor record_functional(const ActivationSpec& spec, const Tensor& self, Redispa
     at::AutoDispatchBelowADInplaceOrView below;
     result = redispatch();
   }
-  if (node) {
-    torch::autograd::set_history(result, node);
-    if (node->from_output) node->saved = save(result, /*is_output=*/true);
-  }
+  if (node) torch::autograd::set_history(result, node);
   if (const Tensor tangent = self._fw_grad(0); tangent.defined()) {
     result._set_fw_grad(activation_backward(tangent, self._fw_primal(0), spec, /*from_output=*/false), 0, false);
   }
+  // Last: the saved output keeps its history and its tangent.
+  if (node && node->from_output) node->saved = save(result, /*is_output=*/true);
   return result;
 }
 

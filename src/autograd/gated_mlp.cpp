@@ -98,7 +98,7 @@ std::vector<Tensor> backward(c10::DispatchKeySet keys, const Tensor& grad_output
                                              up_bias)) {
     const auto mlp = check_gated_mlp(input, gate_weight, up_weight, down_weight, gate_bias, up_bias, std::nullopt,
                                      activation, params);
-    const auto [output, g, u] = composite_gated_mlp(mlp);
+    const auto [g, u] = composite_projections(mlp);
     return composite_gated_mlp_backward(mlp, grad_output, g, u, output_mask);
   }
   at::AutoDispatchBelowADInplaceOrView below;

@@ -165,6 +165,11 @@ TORCH_LIBRARY_IMPL(fastops, FuncTorchBatched, m) {
 
 TORCH_LIBRARY_IMPL(fastops, Functionalize, m) { m.impl("bias_act.out", TORCH_FN(functionalize_out)); }
 
+// The vmap behind torch.autograd.grad(is_grads_batched=True), which cannot loop over an op that returns a list.
+TORCH_LIBRARY_IMPL(fastops, Batched, m) {
+  m.impl("bias_act_backward", TORCH_FN(composite_bias_act_backward));
+}
+
 #define FASTOPS_AUTOCAST(DEVICE, KEY)       \
   TORCH_LIBRARY_IMPL(fastops, KEY, m) {     \
     m.impl("bias_act", TORCH_FN((autocast<c10::DeviceType::DEVICE, c10::DispatchKey::KEY>))); \

@@ -217,6 +217,11 @@ TORCH_LIBRARY_IMPL(fastops, FuncTorchBatched, m) {
   m.impl("gated_act_backward", TORCH_FN(composite_gated_act_backward));
 }
 
+// The vmap behind torch.autograd.grad(is_grads_batched=True), which cannot loop over an op that returns a list.
+TORCH_LIBRARY_IMPL(fastops, Batched, m) {
+  m.impl("act_mul_backward", TORCH_FN(composite_act_mul_backward));
+}
+
 #define FASTOPS_AUTOCAST(DEVICE, KEY)   \
   TORCH_LIBRARY_IMPL(fastops, KEY, m) { \
     m.impl("act_mul", TORCH_FN((act_mul_autocast<c10::DeviceType::DEVICE, c10::DispatchKey::KEY>))); \

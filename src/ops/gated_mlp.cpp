@@ -58,9 +58,12 @@ GatedMlpArguments check_gated_mlp(const Tensor& input, const Tensor& gate_weight
   return {input, gate_weight, up_weight, down_weight, gate_bias, up_bias, down_bias, spec};
 }
 
+std::pair<Tensor, Tensor> composite_projections(const GatedMlpArguments& mlp) {
+  return {at::linear(mlp.input, mlp.gate_weight, mlp.gate_bias), at::linear(mlp.input, mlp.up_weight, mlp.up_bias)};
+}
+
 std::tuple<Tensor, Tensor, Tensor> composite_gated_mlp(const GatedMlpArguments& mlp) {
-  const Tensor gate = at::linear(mlp.input, mlp.gate_weight, mlp.gate_bias);
-  const Tensor up = at::linear(mlp.input, mlp.up_weight, mlp.up_bias);
+  const auto [gate, up] = composite_projections(mlp);
   return {at::linear(act_mul(gate, up, mlp.activation), mlp.down_weight, mlp.down_bias), gate, up};
 }
 
@@ -209,6 +212,12 @@ TORCH_LIBRARY_IMPL(fastops, CompositeExplicitAutograd, m) {
 
 TORCH_LIBRARY_IMPL(fastops, FuncTorchBatched, m) {
   m.impl("gated_mlp", TORCH_FN(inference));
+  m.impl("gated_mlp_forward", TORCH_FN(forward));
+  m.impl("gated_mlp_backward", TORCH_FN(backward));
+}
+
+// The vmap behind torch.autograd.grad(is_grads_batched=True), which cannot loop over an op that returns a list.
+TORCH_LIBRARY_IMPL(fastops, Batched, m) {
   m.impl("gated_mlp_forward", TORCH_FN(forward));
   m.impl("gated_mlp_backward", TORCH_FN(backward));
 }

@@ -8,6 +8,7 @@
 #include <array>
 #include <optional>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "export.h"
@@ -54,7 +55,8 @@ GatedMlpArguments check_gated_mlp(const Tensor& input, const Tensor& gate_weight
                                   const std::optional<Tensor>& up_bias, const std::optional<Tensor>& down_bias,
                                   std::string_view activation, c10::ArrayRef<double> params);
 
-// In terms of differentiable ops: (output, gate, up).
+// In terms of differentiable ops: (gate, up), and (output, gate, up).
+std::pair<Tensor, Tensor> composite_projections(const GatedMlpArguments& mlp);
 std::tuple<Tensor, Tensor, Tensor> composite_gated_mlp(const GatedMlpArguments& mlp);
 
 // In terms of differentiable ops; `gate` and `up` are the projections with their biases.

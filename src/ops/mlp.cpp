@@ -300,6 +300,12 @@ TORCH_LIBRARY_IMPL(fastops, FuncTorchBatched, m) {
   m.impl("mlp_backward", TORCH_FN(backward));
 }
 
+// The vmap behind torch.autograd.grad(is_grads_batched=True), which cannot loop over an op that returns a list.
+TORCH_LIBRARY_IMPL(fastops, Batched, m) {
+  m.impl("mlp_forward", TORCH_FN(batched_forward));
+  m.impl("mlp_backward", TORCH_FN(backward));
+}
+
 #define FASTOPS_AUTOCAST(DEVICE, KEY)       \
   TORCH_LIBRARY_IMPL(fastops, KEY, m) {     \
     m.impl("mlp", TORCH_FN((autocast<c10::DeviceType::DEVICE, c10::DispatchKey::KEY>))); \
