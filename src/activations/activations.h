@@ -49,11 +49,12 @@ struct OutputActivation : ActivationBase {
   }
 };
 
-// 1 / (1 + exp(-x))
+// 1 / (1 + exp(-x)), from an exponential that cannot overflow.
 template <class T>
 T logistic(T x) {
   using S = ScalarOf<T>;
-  return S(1) / (exp(-x) + S(1));
+  const T e = exp(select(x < S(0), x, -x));
+  return select(x < S(0), e, S(1)) / (e + S(1));
 }
 
 template <class T, class S>
@@ -238,7 +239,7 @@ struct QuickGELU : ActivationBase {
   template <class T, class G, class S>
   static T gradient(G g, T x, Params<S>) {
     const T s = logistic(x * S(1.702));
-    return s * (x * S(1.702) * (S(1) - s) + S(1)) * g;
+    return s * (x * ((S(1) - s) * S(1.702)) + S(1)) * g;
   }
 };
 
@@ -256,26 +257,27 @@ struct SiLU : ActivationBase {
 
 // Misra, "Mish", 2019: x * tanh(softplus(x)). With e = exp(x) and w = e (e + 2), tanh(softplus(x)) = w / (w + 2) and
 // its complement 1 - tanh^2 = 4 (w + 1) / (w + 2)^2, so one exponential serves both and nothing cancels. Past x = 20
-// the tanh is 1 to every dtype's last bit; the clamp keeps e^4 finite.
+// the tanh is 1 to every dtype's last bit; the bound keeps e^4 finite.
 struct Mish : ActivationBase {
   template <class T>
-  static T bounded_exp(T x) {
+  static T bounded(T x) {
     using S = ScalarOf<T>;
-    return exp(select(x > S(20), S(20), x));
+    return select(x > S(20), S(20), x);
   }
   template <class T, class S>
   static T value(T x, Params<S>) {
-    const T e = bounded_exp(x);
+    const T e = exp(bounded(x));
     const T w = e * (e + S(2));
     return x * (w / (w + S(2)));
   }
   template <class T, class G, class S>
   static T gradient(G g, T x, Params<S>) {
-    const T e = bounded_exp(x);
+    const T z = bounded(x);
+    const T e = exp(z);
     const T w = e * (e + S(2));
     const T d = w + S(2);
     const T sech2 = (w + S(1)) * S(4) / (d * d);
-    return (w / d + x * sech2 * (e / (e + S(1)))) * g;
+    return (w / d + z * sech2 * (e / (e + S(1)))) * g;
   }
 };
 
@@ -286,7 +288,7 @@ struct Softplus : ActivationBase {
   static T value(T x, Params<S> p) {
     const T z = x * p.first;
     const T magnitude = select(z < S(0), -z, z);
-    const T smooth = (select(z < S(0), S(0), z) + log1p(exp(-magnitude))) / p.first;
+    const T smooth = (select(z < S(0), S(0), z) + log1p(exp(-magnitude))) * (S(1) / p.first);
     return select(z > p.second, x, smooth);
   }
   template <class T, class G, class S>
@@ -382,22 +384,22 @@ struct Tanhshrink : ActivationBase {
 struct Hardswish : ActivationBase {
   template <class T, class S>
   static T value(T x, Params<S>) {
-    return x * clamp(x + S(3), S(0), S(6)) / S(6);
+    return x * clamp(x + S(3), S(0), S(6)) * (S(1) / S(6));
   }
   template <class T, class G, class S>
   static T gradient(G g, T x, Params<S>) {
-    return select(x <= S(-3), S(0), select(x < S(3), (x / S(3) + S(0.5)) * g, g));
+    return select(x <= S(-3), S(0), select(x < S(3), (x * (S(1) / S(3)) + S(0.5)) * g, g));
   }
 };
 
 struct Hardsigmoid : ActivationBase {
   template <class T, class S>
   static T value(T x, Params<S>) {
-    return clamp(x + S(3), S(0), S(6)) / S(6);
+    return clamp(x + S(3), S(0), S(6)) * (S(1) / S(6));
   }
   template <class T, class G, class S>
   static T gradient(G g, T x, Params<S>) {
-    return select(x > S(-3), select(x < S(3), g / S(6), S(0)), S(0));
+    return select(x > S(-3), select(x < S(3), g * (S(1) / S(6)), S(0)), S(0));
   }
 };
 

@@ -51,23 +51,40 @@ struct AutogradLayer {
       if (!node->from_output) node->saved = save(self.clone());
     }
     {
-      at::AutoDispatchBelowADInplaceOrView below;
+      at::AutoDispatchBelowAutograd below;
       op.in_place(below_autograd(op.keys), spec, self);
     }
-    torch::autograd::impl::bump_version(self);
     if (node) torch::autograd::rebase_history(self, node);
-    if (tangent) self._set_fw_grad(*tangent, 0, /*is_inplace_op=*/true);
-    if (node && node->from_output) node->saved = SavedVariable(self, /*is_output=*/true, self.is_view());
+    if (tangent) self._set_fw_grad(self._fw_grad(0).copy_(*tangent), 0, /*is_inplace_op=*/true);
+    if (node && node->from_output && spec.id != Activation::identity) {
+      node->saved = SavedVariable(self, /*is_output=*/true, self.is_view());
+    }
     return self;
   }
 
   static Tensor& out(const PlainOp& op, const ActivationSpec& spec, const Tensor& self, Tensor& out) {
     check_out_without_grad(info(spec.id).name, self, out);
+    at::AutoDispatchBelowAutograd below;
+    return op.out(below_autograd(op.keys), spec, self, out);
+  }
+};
+
+// Counts the versions of what is written, so that autograd notices; refuses inference tensors outside inference mode.
+struct VersionLayer {
+  static Tensor& in_place(const PlainOp& op, const ActivationSpec& spec, Tensor& self) {
     {
       at::AutoDispatchBelowADInplaceOrView below;
-      op.out(below_autograd(op.keys), spec, self, out);
+      op.in_place(op.keys & c10::after_ADInplaceOrView_keyset, spec, self);
     }
-    torch::autograd::impl::bump_version(out);
+    torch::autograd::increment_version(self);
+    return self;
+  }
+  static Tensor& out(const PlainOp& op, const ActivationSpec& spec, const Tensor& self, Tensor& out) {
+    {
+      at::AutoDispatchBelowADInplaceOrView below;
+      op.out(op.keys & c10::after_ADInplaceOrView_keyset, spec, self, out);
+    }
+    torch::autograd::increment_version(out);
     return out;
   }
 };
@@ -122,5 +139,7 @@ TORCH_LIBRARY_IMPL(fastops, Autograd, m) {
   impl_activations<AutogradLayer>(m);
   m.impl("activation_backward", TORCH_FN(backward));
 }
+
+TORCH_LIBRARY_IMPL(fastops, ADInplaceOrView, m) { impl_activations<VersionLayer>(m); }
 
 }  // namespace fastops

@@ -18,6 +18,7 @@ struct ActivationNode : Node {
   std::string name() const override { return std::string("Fastops") + info(spec.id).class_name + "Backward"; }
   variable_list apply(variable_list&& grads) override {
     if (!task_should_compute_output(0) || !grads[0].defined()) return {Tensor()};
+    if (spec.id == Activation::identity) return {grads[0]};  // nothing is saved
     return {activation_backward(grads[0], saved.unpack(getptr()), spec, from_output)};
   }
   void release_variables() override { saved.reset_data(); }
@@ -44,7 +45,7 @@ Tensor record_functional(const ActivationSpec& spec, const Tensor& self, Redispa
     result._set_fw_grad(activation_backward(tangent, self._fw_primal(0), spec, /*from_output=*/false), 0, false);
   }
   // Last: the saved output keeps its history and its tangent.
-  if (node && node->from_output) node->saved = save(result, /*is_output=*/true);
+  if (node && node->from_output && spec.id != Activation::identity) node->saved = save(result, /*is_output=*/true);
   return result;
 }
 

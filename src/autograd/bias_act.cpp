@@ -15,7 +15,9 @@ struct BiasActNode : Node {
     if (!grads[0].defined()) return variable_list(2);
     const auto mask = needed<2>(*this);
     const auto b = from_output ? std::nullopt : as_optional(bias.unpack());
-    return scatter(bias_act_backward(grads[0], saved.unpack(getptr()), b, spec, from_output, mask), mask);
+    // identity's gradient does not look at what is saved, so nothing is
+    const Tensor at_point = spec.id == Activation::identity ? grads[0].detach() : saved.unpack(getptr());
+    return scatter(bias_act_backward(grads[0], at_point, b, spec, from_output, mask), mask);
   }
   void release_variables() override {
     saved.reset_data();
@@ -50,18 +52,24 @@ Tensor forward(c10::DispatchKeySet keys, const Tensor& self, const std::optional
     result = redispatch();
   }
   torch::autograd::set_history(result, node);
-  if (node->from_output) node->saved = save(result, /*is_output=*/true);
+  if (node->from_output && spec.id != Activation::identity) node->saved = save(result, /*is_output=*/true);
   return result;
 }
 
 Tensor& forward_out(c10::DispatchKeySet keys, const Tensor& self, const std::optional<Tensor>& bias,
                     std::string_view activation, c10::ArrayRef<double> params, Tensor& out) {
   check_out_without_grad("bias_act", self, bias, out);
+  at::AutoDispatchBelowAutograd below;
+  return bias_act_out_op().redispatch(below_autograd(keys), self, bias, activation, params, out);
+}
+
+Tensor& versioned_out(c10::DispatchKeySet keys, const Tensor& self, const std::optional<Tensor>& bias,
+                      std::string_view activation, c10::ArrayRef<double> params, Tensor& out) {
   {
     at::AutoDispatchBelowADInplaceOrView below;
-    bias_act_out_op().redispatch(below_autograd(keys), self, bias, activation, params, out);
+    bias_act_out_op().redispatch(keys & c10::after_ADInplaceOrView_keyset, self, bias, activation, params, out);
   }
-  torch::autograd::impl::bump_version(out);
+  torch::autograd::increment_version(out);
   return out;
 }
 
@@ -83,5 +91,7 @@ TORCH_LIBRARY_IMPL(fastops, Autograd, m) {
   m.impl("bias_act.out", TORCH_FN(forward_out));
   m.impl("bias_act_backward", TORCH_FN(backward));
 }
+
+TORCH_LIBRARY_IMPL(fastops, ADInplaceOrView, m) { m.impl("bias_act.out", TORCH_FN(versioned_out)); }
 
 }  // namespace fastops

@@ -9,6 +9,7 @@
 #include "ops/batching.h"
 #include "ops/checks.h"
 #include "ops/functionalization.h"
+#include "ops/matrix.h"
 
 namespace fastops {
 
@@ -55,7 +56,7 @@ std::vector<Tensor> composite_bias_act_backward(const Tensor& grad_output, const
   const Tensor grad = activation_backward(grad_output, add_bias ? saved + *bias : saved, spec, from_output);
   std::vector<Tensor> grads;
   if (output_mask[0]) grads.push_back(grad);
-  if (output_mask[1]) grads.push_back(grad.reshape_symint({-1, grad.sym_size(-1)}).sum(0));
+  if (output_mask[1]) grads.push_back(as_matrix(grad).sum(0));
   return grads;
 }
 

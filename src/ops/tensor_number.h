@@ -10,6 +10,7 @@
 #include <ATen/ops/erf.h>
 #include <ATen/ops/exp.h>
 #include <ATen/ops/expm1.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/ge.h>
 #include <ATen/ops/gt.h>
 #include <ATen/ops/le.h>
@@ -76,19 +77,26 @@ inline TensorNumber operator/(const TensorNumber& a, const TensorNumber& b) {
   return at::div(a.tensor, b.tensor);
 }
 
-inline at::Tensor operator<(const TensorNumber& a, double b) { return at::lt(a.tensor, b); }
-inline at::Tensor operator<=(const TensorNumber& a, double b) { return at::le(a.tensor, b); }
-inline at::Tensor operator>(const TensorNumber& a, double b) { return at::gt(a.tensor, b); }
-inline at::Tensor operator>=(const TensorNumber& a, double b) { return at::ge(a.tensor, b); }
+// What a comparison gives; `dtype` is that of the numbers.
+struct TensorMask {
+  at::Tensor bits;
+  at::ScalarType dtype;
+};
+inline TensorMask operator<(const TensorNumber& a, double b) { return {at::lt(a.tensor, b), a.tensor.scalar_type()}; }
+inline TensorMask operator<=(const TensorNumber& a, double b) { return {at::le(a.tensor, b), a.tensor.scalar_type()}; }
+inline TensorMask operator>(const TensorNumber& a, double b) { return {at::gt(a.tensor, b), a.tensor.scalar_type()}; }
+inline TensorMask operator>=(const TensorNumber& a, double b) { return {at::ge(a.tensor, b), a.tensor.scalar_type()}; }
 
-inline TensorNumber select(const at::Tensor& mask, const TensorNumber& a, const TensorNumber& b) {
+inline TensorNumber select(const TensorMask& mask, const TensorNumber& a, const TensorNumber& b) {
   if (a.is_constant() && b.is_constant()) {
     if (a.constant == b.constant) return a;
-    return at::where(mask, at::Scalar(a.constant), at::Scalar(b.constant));
+    // Of two scalars, at::where would choose the dtype itself.
+    return at::where(mask.bits, at::full_like(mask.bits, a.constant, mask.bits.options().dtype(mask.dtype)),
+                     at::Scalar(b.constant));
   }
-  if (a.is_constant()) return at::where(mask, at::Scalar(a.constant), b.tensor);
-  if (b.is_constant()) return at::where(mask, a.tensor, at::Scalar(b.constant));
-  return at::where(mask, a.tensor, b.tensor);
+  if (a.is_constant()) return at::where(mask.bits, at::Scalar(a.constant), b.tensor);
+  if (b.is_constant()) return at::where(mask.bits, a.tensor, at::Scalar(b.constant));
+  return at::where(mask.bits, a.tensor, b.tensor);
 }
 
 #define FASTOPS_UNARY(function)                         \

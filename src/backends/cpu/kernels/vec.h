@@ -12,6 +12,7 @@
 
 #include "activations/scalar_of.h"
 #include "backends/cpu/kernels.h"
+#include "backends/cpu/kernels/math.h"
 
 namespace fastops::cpu::CPU_CAPABILITY {
 
@@ -42,11 +43,11 @@ struct Vec {
   friend Mask operator>=(Vec a, Vec b) { return {a.v >= b.v}; }
   friend Vec select(Mask mask, Vec a, Vec b) { return Base::blendv(b.v, a.v, mask.bits); }
 
-  friend Vec exp(Vec a) { return a.v.exp(); }
-  friend Vec expm1(Vec a) { return a.v.expm1(); }
-  friend Vec log1p(Vec a) { return a.v.log1p(); }
-  friend Vec tanh(Vec a) { return a.v.tanh(); }
-  friend Vec erf(Vec a) { return a.v.erf(); }
+  friend Vec exp(Vec a) { return CPU_CAPABILITY::exp(a.v); }
+  friend Vec expm1(Vec a) { return CPU_CAPABILITY::expm1(a.v); }
+  friend Vec log1p(Vec a) { return CPU_CAPABILITY::log1p(a.v); }
+  friend Vec tanh(Vec a) { return CPU_CAPABILITY::tanh(a.v); }
+  friend Vec erf(Vec a) { return CPU_CAPABILITY::erf(a.v); }
 };
 
 // The type that a storage type is computed with.

@@ -1,0 +1,103 @@
+# Development tasks. Needs python3 (with venv), a C++20 compiler and git; everything else is installed into .venv.
+#
+# TORCH   what pip installs as torch: by default the version in pyproject.toml; for example TORCH=torch==2.11.0
+# WERROR  1 to treat compiler warnings as errors, as CI does
+# ARGS    further arguments for the program that a target runs: make test ARGS="-k softshrink"
+PYTHON ?= python3
+TORCH ?= --group torch
+WERROR ?=
+ARGS ?=
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+bin := .venv/bin
+pip := $(bin)/python -m pip install --disable-pip-version-check
+werror := --config-settings=cmake.define.FASTOPS_WERROR=$(if $(filter-out 0,$(WERROR)),ON,OFF)
+
+# What is installed in .venv is remembered by empty files, so that nothing is installed twice.
+stamps := .venv/stamps
+torch := $(stamps)/torch-$(subst $() ,,$(subst =,,$(TORCH)))
+fastops := $(stamps)/fastops$(if $(filter-out 0,$(WERROR)),-werror)
+
+sources := $(shell find CMakeLists.txt pyproject.toml cmake src tools python -type f -not -name '*.pyc')
+cxx_sources = $(shell find src -name '*.cpp' -o -name '*.h' -o -name '*.hpp')
+sdist_dir = build/sdist
+
+.PHONY: help build test demo format lint mypy sdist wheel clean
+
+help: ## Show this list
+	@sed -n 's/^\([a-z]*\):.*## /\1 /p' $(MAKEFILE_LIST) | while read -r name text; do printf '%-8s %s\n' "$$name" "$$text"; done
+
+build: $(fastops) ## Build fastops and install it, editable, into .venv
+
+test: build $(stamps)/test ## Run the tests
+	$(bin)/pytest -n auto $(ARGS) tests
+
+demo: build $(stamps)/demo ## Train a network on handwritten digits, with fastops and with PyTorch; results in demo/
+	$(bin)/python examples/digits.py --out demo $(ARGS)
+
+format: $(stamps)/lint ## Format all sources
+	$(bin)/ruff check --fix .
+	$(bin)/ruff format .
+	$(bin)/clang-format -i $(cxx_sources)
+
+lint: mypy ## Check style and types
+	$(bin)/ruff check .
+	$(bin)/ruff format --check .
+	$(bin)/clang-format --dry-run -Werror $(cxx_sources)
+
+# The package as it is installed: with the module that is generated from the table of activations.
+mypy: $(torch) $(stamps)/lint
+	rm -rf build/lint
+	mkdir -p build/lint
+	cp -r python/fastops build/lint/
+	$(bin)/python tools/generate_activations.py src/activations/table.h build/lint/fastops/_activations.py
+	$(bin)/mypy
+
+sdist: $(stamps)/build $(stamps)/wheel ## Build the source distribution into dist/
+	rm -rf dist
+	$(bin)/python -m build --sdist --no-isolation --outdir dist
+	$(bin)/python tools/check_distributions.py dist/*.tar.gz
+
+# From the source distribution, so that this is known to build; in a fixed place, for ccache.
+wheel: $(torch) sdist ## Build the Linux wheel into wheelhouse/ and try it in a clean environment
+	rm -rf $(sdist_dir) wheelhouse
+	mkdir -p $(sdist_dir)
+	tar -xf dist/*.tar.gz -C $(sdist_dir) --strip-components=1
+	$(bin)/python -m pip wheel --no-build-isolation --no-deps $(werror) --wheel-dir $(sdist_dir)/dist $(sdist_dir)
+	PATH="$(CURDIR)/$(bin):$$PATH" auditwheel repair --exclude 'libtorch*.so*' --exclude 'libc10*.so*' \
+	  --exclude 'libgomp*.so*' --wheel-dir wheelhouse $(sdist_dir)/dist/*.whl
+	PATH="$(CURDIR)/$(bin):$$PATH" python tools/check_distributions.py wheelhouse/*.whl
+	clean=$$(mktemp -d); trap 'rm -rf "$$clean"' EXIT; \
+	$(PYTHON) -m venv "$$clean/venv"; \
+	"$$clean/venv/bin/python" -m pip install --upgrade pip; \
+	"$$clean/venv/bin/python" -m pip install $(TORCH) wheelhouse/*.whl; \
+	cd "$$clean"; \
+	venv/bin/python -m fastops; \
+	venv/bin/python "$(CURDIR)/tools/smoke_test.py"
+
+clean: ## Remove everything that was built, and .venv
+	rm -rf .venv build dist wheelhouse demo .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+$(stamps)/python:
+	$(PYTHON) -m venv .venv
+	mkdir -p $(stamps)
+	$(pip) --upgrade pip
+	touch $@
+
+$(torch): $(stamps)/python
+	rm -f $(stamps)/torch-*
+	$(pip) $(TORCH)
+	touch $@
+
+# A dependency group of pyproject.toml.
+$(stamps)/build $(stamps)/test $(stamps)/lint $(stamps)/demo $(stamps)/wheel: $(stamps)/python pyproject.toml
+	$(pip) --group $(notdir $@)
+	touch $@
+
+$(fastops): $(torch) $(stamps)/build $(sources)
+	rm -f $(stamps)/fastops*
+	$(pip) --no-build-isolation --no-deps $(werror) --editable .
+	touch $@

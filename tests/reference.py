@@ -1,0 +1,342 @@
+"""What the activations should compute, in float64 by PyTorch, and how far from it a result may be.
+
+The error budget, which every test uses and which stands here alone:
+
+* 16-bit tensors are computed in float32 and each result is rounded once. eps is that of the dtype computed with.
+* A value f(x) takes a handful of rounded operations and an elementary function, each good to eps or so: 4 eps. The
+  derivative of order k multiplies the number of operations by about k + 1: 4 (k + 1) eps.
+* These eps count relative to the result; plus to what the result moves when x itself is off by eps, |x f'(x)|: the
+  exponential of a rounded argument cannot do better; plus to `natural_scale`, the size of the terms that cancel in the
+  formula, for the formulas where terms do.
+* Below the smallest normal number a result may be flushed to zero. With logistic functions that happens where exp(-x)
+  overflows, so the bound is the smallest normal number times max(1, |x|).
+* A sum of n products is off by at most n eps/2 of the sum of their magnitudes, whatever the order of the additions. A
+  sum over n rows is done in blocks: at most (2 sqrt(n) + 64) eps/2.
+* Errors of arguments go through an operation to first order; through an activation by its values at both ends of the
+  argument's interval, which holds at jumps too.
+
+`Approximate` applies these rules: a float64 value with its bound, computed along with it.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import fastops
+
+ACTIVATIONS = {entry["name"]: entry for entry in fastops._C.activations()}
+
+# Activations that PyTorch has no function for.
+SPELLED_OUT = {
+    "identity": lambda x: x.clone(),
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
+    "relu_squared": lambda x: F.relu(x).square(),
+}
+
+
+def _gelu_tanh(x):
+    return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+# Forms of the functions whose second or third derivative PyTorch lacks, or gets as NaN for large arguments.
+_TWICE_DIFFERENTIABLE = {"hardsigmoid": lambda x: F.hardtanh(x, -3, 3) / 6 + 0.5, "gelu_tanh": _gelu_tanh}
+
+# Not one function of PyTorch but several: the zeros' signs and the infinities in their gradients are the composition's.
+COMPOSED = {"quick_gelu", "tanhshrink"}
+
+# Parameters worth a test of their own: signs, zeros, and halves and quarters that every dtype holds exactly.
+_INTERESTING = {
+    "leaky_relu": [(0.25,), (0.0,), (-0.5,), (1.5,)],
+    "elu": [(2.5,), (0.0,), (-0.5,)],
+    "softplus": [(2.0, 3.0), (0.5, 0.0)],
+    "softshrink": [(0.25,), (0.0,), (3.0,)],
+    "hardshrink": [(0.25,), (0.0,), (3.0,), (-1.0,)],
+    "hardtanh": [(-0.25, 2.5), (0.0, 6.0), (0.5, 0.5)],
+}
+
+_SELU_SCALE = 1.0507009873554804934193349852946
+_SELU_ALPHA = 1.6732632423543772848170429916717
+
+# f'(x) as a function of y = f(x), for the activations whose derivative can be had from their output.
+GRADIENT_FROM_OUTPUT = {
+    "identity": lambda y: torch.ones_like(y),
+    "relu": lambda y: (y > 0).to(y),
+    "relu6": lambda y: ((y > 0) & (y < 6)).to(y),
+    "leaky_relu": lambda y, negative_slope: torch.where(y > 0, torch.ones_like(y), negative_slope),
+    "elu": lambda y, alpha: torch.where(y > 0, 1.0, y + alpha),
+    "selu": lambda y: torch.where(y > 0, _SELU_SCALE, y + _SELU_SCALE * _SELU_ALPHA),
+    "sigmoid": lambda y: y * (1 - y),
+    "tanh": lambda y: 1 - y * y,
+    "softshrink": lambda y, lambd: (y != 0).to(y),
+    "hardshrink": lambda y, lambd: (y != 0).to(y),
+}
+
+
+def activation(name, x, params=()):
+    """The activation by PyTorch, differentiable, in x's dtype. Without `params`, with the defaults."""
+    function = SPELLED_OUT.get(name) or getattr(F, name, None) or getattr(torch, name, None)
+    if function is None:
+        raise LookupError(f"PyTorch has no function {name}: add its formula to SPELLED_OUT in tests/reference.py")
+    return function(x, **_keywords(name, params))
+
+
+def _keywords(name, params):
+    defaults = ACTIVATIONS[name]["parameters"]
+    return dict(zip(defaults, params or defaults.values(), strict=True))
+
+
+def is_valid(name, params):
+    """Whether the activation takes these parameters."""
+    constraint = ACTIVATIONS[name]["constraint"]
+    return not constraint or eval(constraint, {}, _keywords(name, params))
+
+
+def parameter_sets(name):
+    """The default parameters and interesting others."""
+    defaults = tuple(ACTIVATIONS[name]["parameters"].values())
+    unknown = [tuple(2 * p for p in defaults), tuple(p / 2 for p in defaults)] if defaults else []
+    others = _INTERESTING.get(name, unknown)
+    return [defaults, *(params for params in others if is_valid(name, params))]
+
+
+def kinks(name, params):
+    """Where this or another activation changes its branch."""
+    places = {0.0, 1.0, 3.0, 6.0, 20.0, *params}
+    if name == "softplus":
+        beta, threshold = params
+        places.add(threshold / beta)
+    return sorted(places | {-place for place in places})
+
+
+def compute_dtype(dtype):
+    """The dtype that tensors of this dtype are computed with."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def rounded_parameters(params, dtype):
+    """The parameters as a computation for tensors of this dtype sees them."""
+    return tuple(torch.tensor(params, dtype=compute_dtype(dtype)).tolist())
+
+
+def differentiate(function, x, count):
+    """[f(x), f'(x), ...] up to the derivative of order `count`, elementwise."""
+    x = x.detach().clone().requires_grad_()
+    y = function(x)
+    results = [y.detach()]
+    for _ in range(count):
+        if y.requires_grad:
+            y = torch.autograd.grad(y, x, torch.ones_like(y), create_graph=True, materialize_grads=True)[0]
+        else:
+            y = torch.zeros_like(x)
+        results.append(y.detach())
+    return results
+
+
+def derivatives(name, x, params, count):
+    """The activation and its derivatives up to order `count` by PyTorch, in x's dtype."""
+    if count > 1 and name in _TWICE_DIFFERENTIABLE:
+        return differentiate(_TWICE_DIFFERENTIABLE[name], x, count)
+    return differentiate(lambda v: activation(name, v, params), x, count)
+
+
+def derivatives_from_output(name, y, params, count):
+    """The derivatives of orders 0 to `count` of f'(x) as a function of the output y."""
+    return differentiate(lambda v: GRADIENT_FROM_OUTPUT[name](v, **_keywords(name, params)), y, count)
+
+
+def natural_scale(name, x, params, order):
+    """The size of the terms that cancel in the formula of the derivative of this order; zero where nothing cancels.
+
+    1 - s, s a logistic function or tanh, keeps an error of eps until s rounds to 1: what it is multiplied with counts
+    up to there, which is |x| = 40 for the logistic function and 8 for the tanh of gelu_tanh in float64.
+    """
+    size = x.abs()
+    one = torch.ones_like(x)
+    if name in ("gelu", "gelu_tanh", "tanhshrink") and order == 0:
+        return size
+    if name == "gelu_tanh":
+        bounded = size.clamp(max=8)
+        return torch.maximum(one, bounded * (0.8 + 0.107 * bounded**2) ** order)
+    if name in ("silu", "mish", "quick_gelu") and order > 0:
+        return torch.maximum(one, size.clamp(max=40)) * (1.702**order if name == "quick_gelu" else 1)
+    if name in ("gelu", "sigmoid", "tanh", "tanhshrink", "hardswish") and order > 0:
+        return one
+    if name == "softplus":
+        beta, threshold = params
+        z = beta * x
+        # Which branch is taken this close to the threshold depends on how the product is rounded.
+        unsure = (z - threshold).abs() <= 1e-6 * abs(threshold)
+        exact = math.frexp(beta)[0] == 0.5
+        return torch.where(unsure & (not exact), math.inf, beta ** (order - 1) if order > 1 else 0.0)
+    return 0 * one if name in _KNOWN else torch.maximum(one, size)
+
+
+# The activations whose formulas were looked at for natural_scale.
+_KNOWN = set(
+    "identity relu relu6 leaky_relu elu selu gelu gelu_tanh quick_gelu silu mish softplus sigmoid tanh softshrink "
+    "hardshrink tanhshrink hardtanh hardswish hardsigmoid relu_squared".split()
+)
+
+
+@dataclass
+class Approximate:
+    """A float64 value and a bound on the error of its computation for tensors of a dtype."""
+
+    value: Tensor
+    error: Tensor
+    dtype: torch.dtype
+
+    @classmethod
+    def exact(cls, tensor):
+        """The tensor itself."""
+        value = tensor.detach().cpu().double()
+        return cls(value, torch.zeros_like(value), tensor.dtype)
+
+    @property
+    def eps(self):
+        return torch.finfo(compute_dtype(self.dtype)).eps
+
+    def _like(self, value, error):
+        return Approximate(value, error, self.dtype)
+
+    def __add__(self, other):
+        value = self.value + other.value
+        return self._like(value, self.error + other.error + self.eps * value.abs())
+
+    def __mul__(self, other):
+        value = self.value * other.value
+        error = self.value.abs() * other.error + self.error * (other.value.abs() + other.error)
+        return self._like(value, error + self.eps * value.abs())
+
+    def __matmul__(self, other):
+        magnitude = other.value.abs()
+        error = self.value.abs() @ other.error + self.error @ (magnitude + other.error)
+        error = error + self.value.shape[-1] * self.eps / 2 * (self.value.abs() @ magnitude)
+        return self._like(self.value @ other.value, error)
+
+    @property
+    def T(self):
+        return self._like(self.value.T, self.error.T)
+
+    def flatten_rows(self):
+        """[..., features] as a matrix."""
+        rows = math.prod(self.value.shape[:-1])
+        shape = (rows, self.value.shape[-1])
+        return self._like(self.value.reshape(shape), self.error.reshape(shape))
+
+    def view(self, *shape):
+        return self._like(self.value.view(*shape), self.error.view(*shape))
+
+    def sum_rows(self):
+        """The sum over the rows of a matrix."""
+        bound = (2 * math.sqrt(len(self.value)) + 64) * self.eps / 2
+        return self._like(self.value.sum(0), self.error.sum(0) + bound * self.value.abs().sum(0))
+
+    def activation(self, name, params=(), order=0):
+        """The activation, or its derivative of some order, here."""
+        params = rounded_parameters(tuple(_keywords(name, params).values()), self.dtype)
+        scale = natural_scale(name, self.value, params, order)
+        return self._apply(lambda x, count: derivatives(name, x, params, count), order, scale, 4 * (order + 1))
+
+    def gradient_from_output(self, name, params=(), order=1):
+        """The derivative of order `order - 1` of f'(x) as a function of f(x), which this is."""
+        if name not in GRADIENT_FROM_OUTPUT:
+            raise LookupError(f"add the derivative of {name} to GRADIENT_FROM_OUTPUT in tests/reference.py")
+        params = rounded_parameters(tuple(_keywords(name, params).values()), self.dtype)
+        return self._apply(lambda y, count: derivatives_from_output(name, y, params, count), order - 1, 0, 4 * order)
+
+    def _apply(self, series, order, scale, roundings):
+        x = self.value
+        result, slope = series(x, order + 1)[order:]
+        error = roundings * self.eps * (result.abs() + (x * slope).nan_to_num().abs() + scale)
+        smallest = torch.finfo(compute_dtype(self.dtype)).smallest_normal
+        error = error + torch.where(result != 0, smallest * x.abs().clamp(min=1), 0.0)
+        if self.error.any():
+            ends = [series(x + side * self.error, order)[order] for side in (1, -1)]
+            error = error + torch.maximum((ends[0] - result).abs(), (ends[1] - result).abs())
+        return self._like(result, error)
+
+    def stored(self):
+        """Rounded to the dtype: nothing happens unless it is a 16-bit type."""
+        if self.dtype == compute_dtype(self.dtype):
+            return self
+        info = torch.finfo(self.dtype)
+        rounding = info.eps / 2 * (self.value.abs() + self.error) + info.smallest_normal * info.eps / 2
+        return self._like(self.value, self.error + torch.where((self.value == 0) & (self.error == 0), 0.0, rounding))
+
+    def assert_holds(self, actual, what=""):
+        """The tensor has the value's shape and dtype, and each element is within the bound: NaN and infinities too."""
+        assert actual.dtype == self.dtype, f"{what}: dtype {actual.dtype}, expected {self.dtype}"
+        assert actual.shape == self.value.shape, f"{what}: shape {actual.shape}, expected {self.value.shape}"
+        ok = self.holds(actual)
+        if ok.all():
+            return
+        wrong = (~ok).nonzero()
+        index = tuple(wrong[0].tolist())
+        got, value, error = actual[index].item(), self.value[index].item(), self.error[index].item()
+        raise AssertionError(
+            f"{what}: {len(wrong)} of {actual.numel()} elements are out of bounds; the first, at {index}, is {got!r}, "
+            f"expected {value!r} within {error:.3g}, but off by {abs(got - value):.3g}"
+        )
+
+    def holds(self, actual):
+        """Which elements of the tensor are within the bound."""
+        got = actual.detach().cpu().double()
+        rounded = self.value.to(self.dtype).double()
+        error = self.error.nan_to_num(nan=0.0)
+        overflow = (self.value.abs() + error > torch.finfo(self.dtype).max) & got.isinf() & (got * self.value > 0)
+        same = (got == rounded) | (got.isnan() & self.value.isnan())
+        return same | overflow | ((got - self.value).abs() <= error)
+
+
+def bits(tensor):
+    """The bits of a tensor's elements as integers, the same for every NaN."""
+    integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+    tensor = tensor.detach().cpu()
+    return torch.where(tensor.isnan(), torch.nan, tensor).contiguous().view(integer)
+
+
+def assert_same_bits(actual, expected, what=""):
+    """The tensors are equal bit by bit, any NaN being equal to any other."""
+    assert actual.shape == expected.shape and actual.dtype == expected.dtype, what
+    wrong = (bits(actual) != bits(expected)).nonzero()
+    if len(wrong):
+        index = tuple(wrong[0].tolist())
+        raise AssertionError(
+            f"{what}: {len(wrong)} elements differ; the first, at {index}, is {actual[index].item()!r}, "
+            f"expected {expected[index].item()!r}"
+        )
+
+
+def assert_meta_agrees(results, op, *args, **kwargs):
+    """The op's Meta kernel gives the shapes, dtypes and strides of these results.
+
+    The strides of empty tensors and of dimensions of size 1 mean nothing; at::empty_like itself chooses them freely.
+    """
+
+    def to_meta(value):
+        if isinstance(value, Tensor):
+            return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device="meta")
+        return [to_meta(v) for v in value] if isinstance(value, list) else value
+
+    expected = op(*map(to_meta, args), **{key: to_meta(value) for key, value in kwargs.items()})
+    actual = _flatten(results)
+    expected = _flatten(expected)
+    assert len(actual) == len(expected)
+    for a, e in zip(actual, expected, strict=True):
+        assert _layout(a) == _layout(e), f"{op}: {args} {kwargs}"
+
+
+def _layout(tensor):
+    strides = [stride for stride, n in zip(tensor.stride(), tensor.shape, strict=True) if n > 1 and tensor.numel() > 0]
+    return tensor.shape, tensor.dtype, strides
+
+
+def _flatten(results):
+    if isinstance(results, Tensor):
+        return [results]
+    return [tensor for result in results for tensor in _flatten(result)]

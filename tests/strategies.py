@@ -1,0 +1,131 @@
+"""What the ops are given: shapes, strides, dtypes, parameters and values, drawn by hypothesis."""
+
+import math
+import os
+from dataclasses import dataclass
+
+import torch
+from hypothesis import strategies as st
+
+from reference import ACTIVATIONS, is_valid, kinks, parameter_sets
+
+DEVICE = os.environ.get("FASTOPS_TEST_DEVICE", "cpu")
+QUICK = os.environ.get("FASTOPS_TEST_PROFILE") == "quick"
+
+# Metal has no float64.
+DTYPES = [torch.float32, torch.bfloat16, torch.float16] + ([torch.float64] if DEVICE != "mps" else [])
+
+dtypes = st.sampled_from(DTYPES)
+seeds = st.integers(0, 2**32 - 1)
+activations = st.sampled_from(list(ACTIVATIONS))
+
+# Lengths of tensors that put an element at every position of a vector, and of a vector's remainder.
+LENGTHS = [1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 47, 63, 64, 65, 67] if QUICK else range(1, 68)
+
+
+@st.composite
+def sizes(draw, min_dims=0, max_dims=4):
+    """Sizes with zeros, ones and lengths about those of SIMD vectors; at most a few thousand elements."""
+    size = []
+    room = 3000
+    for _ in range(draw(st.integers(min_dims, max_dims))):
+        fits = [side for side in (0, 1, 2, 3, 5, 8, 17, 33, 67, 257) if side <= room]
+        size.append(draw(st.sampled_from(fits)))
+        room //= max(1, size[-1])
+    return tuple(size)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The sizes, strides and storage offset of a tensor."""
+
+    size: tuple
+    stride: tuple
+    offset: int
+
+    @property
+    def storage_size(self):
+        """The number of elements from the start of the storage to the last element."""
+        if 0 in self.size:
+            return self.offset
+        return self.offset + 1 + sum((n - 1) * step for n, step in zip(self.size, self.stride, strict=True))
+
+    def of(self, storage):
+        """The tensor of this layout in a one-dimensional tensor."""
+        return storage.as_strided(self.size, self.stride, self.offset)
+
+    def random(self, dtype, device, seed):
+        """A tensor of this layout with values of many magnitudes."""
+        return self.of(random_values(self.storage_size, seed).to(dtype).to(device))
+
+
+@st.composite
+def layouts(draw, size, overlapping=True):
+    """Layouts of one size: contiguous, permuted, with steps and offsets, expanded, overlapping."""
+    dims = len(size)
+    kinds = ["contiguous", "permuted", "stepped"] + (["expanded", "overlapping"] if overlapping else [])
+    kind = draw(st.sampled_from(kinds))
+    order = list(reversed(range(dims)))
+    if kind != "contiguous":
+        order = draw(st.permutations(order))
+    stride = [0] * dims
+    dense = 1
+    for d in order:
+        stride[d] = dense * (draw(st.integers(1, 3)) if kind == "stepped" else 1)
+        dense = stride[d] * max(1, size[d])
+        if size[d] == 1:
+            stride[d] = draw(st.sampled_from([1, stride[d], 7]))  # means nothing
+        if kind == "expanded" and draw(st.booleans()):
+            stride[d] = 0
+        if kind == "overlapping":
+            stride[d] = draw(st.integers(0, 3))
+    return Layout(tuple(size), tuple(stride), draw(st.integers(0, 5)))
+
+
+@st.composite
+def tensor_layouts(draw, count=1, min_dims=0, max_dims=4, overlapping=True):
+    """Layouts of `count` tensors of one size."""
+    size = draw(sizes(min_dims, max_dims))
+    return [draw(layouts(size, overlapping)) for _ in range(count)]
+
+
+def parameters(name):
+    """Valid parameters of an activation: the interesting ones and any others."""
+    anything = st.tuples(*(_RANGES.get(p, st.floats(0.5, 2.0)) for p in ACTIVATIONS[name]["parameters"]))
+    return st.sampled_from(parameter_sets(name)) | anything.filter(lambda values: is_valid(name, values))
+
+
+_RANGES = {
+    "negative_slope": st.floats(-1.0, 2.0),
+    "alpha": st.floats(-2.0, 4.0),
+    "beta": st.floats(0.25, 4.0),
+    "threshold": st.floats(0.0, 30.0),
+    "lambd": st.floats(0.0, 3.0),
+    "min_val": st.floats(-3.0, 1.0),
+    "max_val": st.floats(-1.0, 3.0),
+}
+
+
+def random_values(count, seed, smallest=-3.0, largest=2.0):
+    """Normally distributed numbers times 10**smallest to 10**largest, in float64 on the CPU."""
+    generator = torch.Generator().manual_seed(seed)
+    exponents = torch.rand(count, generator=generator, dtype=torch.float64) * (largest - smallest) + smallest
+    return torch.randn(count, generator=generator, dtype=torch.float64) * 10**exponents
+
+
+def random_tensor(size, dtype, device, seed, scale=1.0):
+    """A contiguous tensor of normally distributed numbers."""
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randn(math.prod(size), generator=generator, dtype=torch.float64) * scale
+    return values.reshape(size).to(dtype).to(device)
+
+
+def special_values(name, params, dtype):
+    """NaN, infinities, zeros, subnormal and huge numbers, and each kink with the numbers next to it."""
+    info = torch.finfo(dtype)
+    tiny, smallest, largest = info.smallest_normal, info.smallest_normal * info.eps, info.max
+    sizes = [0.0, smallest, tiny - smallest, tiny, 0.7, 12.5, 100.0, largest / 2, largest, math.inf]
+    values = torch.tensor([math.nan, *sizes, *(-size for size in sizes)], dtype=torch.float64).to(dtype)
+    places = torch.tensor(kinks(name, params), dtype=torch.float64).to(dtype)
+    beside = [torch.nextafter(places, torch.full_like(places, side)) for side in (-math.inf, math.inf)]
+    return torch.cat([values, places, *beside])

@@ -1,0 +1,255 @@
+"""The plain activations and their derivatives, against PyTorch in float64."""
+
+import functools
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reference import (
+    ACTIVATIONS,
+    COMPOSED,
+    GRADIENT_FROM_OUTPUT,
+    Approximate,
+    activation,
+    assert_meta_agrees,
+    assert_same_bits,
+    bits,
+    compute_dtype,
+    derivatives,
+    kinks,
+    parameter_sets,
+)
+from strategies import (
+    DTYPES,
+    LENGTHS,
+    dtypes,
+    layouts,
+    parameters,
+    random_tensor,
+    random_values,
+    seeds,
+    sizes,
+    special_values,
+    tensor_layouts,
+)
+
+ops = torch.ops.fastops
+activation_backward = ops.activation_backward
+every_activation = pytest.mark.parametrize("name", ACTIVATIONS)
+every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype)[6:])
+orders = st.integers(1, 3)
+
+
+def forward(name, x, params=()):
+    """The activation's op."""
+    return getattr(ops, name)(x, *params)
+
+
+@functools.cache
+def output_suffices(name, params=()):
+    """Whether activation_backward takes the output instead of the input."""
+    empty = torch.empty(0)
+    try:
+        activation_backward(empty, empty, name, params, True)
+    except ValueError:
+        return False
+    return True
+
+
+@every_activation
+@given(st.data(), tensor_layouts(), dtypes, seeds)
+def test_forward(name, device, data, layout, dtype, seed):
+    """The value is that of PyTorch, and the layout of the result that of the Meta kernel."""
+    params = data.draw(parameters(name))
+    x = layout[0].random(dtype, device, seed)
+    y = forward(name, x, params)
+    Approximate.exact(x).activation(name, params).stored().assert_holds(y, name)
+    assert_meta_agrees(y, getattr(ops, name), x, *params)
+
+
+@every_activation
+@given(st.data(), tensor_layouts(2), dtypes, seeds, orders)
+def test_backward(name, device, data, layout, dtype, seed, order):
+    """The derivatives of the first three orders are those of PyTorch's autograd."""
+    params = data.draw(parameters(name))
+    x = layout[0].random(dtype, device, seed)
+    grad = layout[1].random(dtype, device, seed + 1)
+    result = activation_backward(grad, x, name, params, False, order)
+    expected = Approximate.exact(x).activation(name, params, order) * Approximate.exact(grad)
+    expected.stored().assert_holds(result, f"{name}, order {order}")
+    assert_meta_agrees(result, activation_backward, grad, x, name, list(params), False, order)
+
+
+@pytest.mark.parametrize("name", GRADIENT_FROM_OUTPUT)
+@given(st.data(), tensor_layouts(2), dtypes, seeds, orders)
+def test_backward_from_output(name, device, data, layout, dtype, seed, order):
+    """With from_output, the derivatives are those of f'(x) as a function of the output."""
+    params = data.draw(parameters(name).filter(lambda values: output_suffices(name, values)))
+    values = random_values(layout[0].storage_size, seed).to(dtype).to(device)
+    y = layout[0].of(forward(name, values, params))
+    grad = layout[1].random(dtype, device, seed + 1)
+    result = activation_backward(grad, y, name, params, True, order)
+    expected = Approximate.exact(y).gradient_from_output(name, params, order) * Approximate.exact(grad)
+    expected.stored().assert_holds(result, f"{name}, order {order}")
+    assert_meta_agrees(result, activation_backward, grad, y, name, list(params), True, order)
+
+
+@every_activation
+def test_output_gives_the_same_gradient(name, device):
+    """Where the output suffices, the gradient from it is the gradient from the input."""
+    assert output_suffices(name) or name not in GRADIENT_FROM_OUTPUT
+    dtype = DTYPES[-1]
+    x = random_tensor((1000,), dtype, device, seed=0)
+    grad = random_tensor((1000,), dtype, device, seed=1)
+    for params in parameter_sets(name):
+        if output_suffices(name, params):
+            result = activation_backward(grad, forward(name, x, params), name, params, True)
+            expected = activation_backward(grad, x, name, params, False)
+            torch.testing.assert_close(result, expected, rtol=0, atol=64 * torch.finfo(dtype).eps)
+
+
+@every_activation
+@given(st.data(), sizes(), dtypes, seeds)
+def test_in_place(name, device, data, size, dtype, seed):
+    """The in-place form returns its argument, holding the bits of the result, and touches nothing beside it."""
+    params = data.draw(parameters(name))
+    layout = data.draw(layouts(size, overlapping=False))
+    storage = random_values(layout.storage_size + 9, seed).to(dtype).to(device)
+    expected = storage.clone()
+    layout.of(expected).copy_(forward(name, layout.of(storage), params))
+    x = layout.of(storage)
+    assert getattr(ops, f"{name}_")(x, *params) is x
+    assert_same_bits(storage, expected, name)
+
+
+@every_activation
+@given(st.data(), sizes(), dtypes, seeds)
+def test_out(name, device, data, size, dtype, seed):
+    """The out= form writes the bits of the result into any layout, and touches nothing beside it."""
+    params = data.draw(parameters(name))
+    x = data.draw(layouts(size)).random(dtype, device, seed)
+    layout = data.draw(layouts(size, overlapping=False))
+    storage = random_values(layout.storage_size + 9, seed + 1).to(dtype).to(device)
+    expected = storage.clone()
+    y = forward(name, x, params)
+    layout.of(expected).copy_(y)
+    out = layout.of(storage)
+    assert getattr(ops, name).out(x, *params, out=out) is out
+    assert_same_bits(storage, expected, name)
+
+    empty = torch.empty(0, dtype=dtype, device=device)
+    getattr(ops, name).out(x, *params, out=empty)
+    assert_same_bits(empty, y, name)
+
+
+@every_activation
+@given(st.data(), tensor_layouts(2), dtypes, seeds)
+def test_autograd(name, device, data, layout, dtype, seed):
+    """The gradient that autograd gives is that of PyTorch, whatever the layouts, also after an in-place call."""
+    params = data.draw(parameters(name))
+    x = layout[0].random(dtype, device, seed)
+    grad = layout[1].random(dtype, device, seed + 1)
+    exact = Approximate.exact(x)
+    if output_suffices(name, params) and name in GRADIENT_FROM_OUTPUT:
+        derivative = exact.activation(name, params).stored().gradient_from_output(name, params)
+    else:
+        derivative = exact.activation(name, params, 1)
+    expected = (derivative * Approximate.exact(grad)).stored()
+    x.requires_grad_()
+    (result,) = torch.autograd.grad(forward(name, x, params), x, grad)
+    expected.assert_holds(result, name)
+    (result,) = torch.autograd.grad(getattr(ops, f"{name}_")(x.clone(), *params), x, grad)
+    expected.assert_holds(result, f"{name} in place")
+
+
+# ---- special values ----
+
+
+@every_activation
+@every_dtype
+def test_every_lane(name, device, dtype):
+    """A special value gives the same bits at every position of a tensor of any length as it does alone."""
+    values = special_values(name, parameter_sets(name)[0], dtype).to(device)
+    count = len(values)
+    ring = torch.cat([values, values, values])[: count + max(LENGTHS)]
+    grads = torch.full_like(ring, 1.25)
+    outputs = forward(name, ring)
+    kernels = {"forward": (ring, lambda x, grad: forward(name, x))}
+    for order in (1, 2, 3):
+        kernel = functools.partial(backward_kernel, name=name, from_output=False, order=order)
+        kernels[f"order {order}"] = ring, kernel
+        if output_suffices(name):
+            kernels[f"order {order} from output"] = outputs, functools.partial(kernel, from_output=True)
+    for what, (inputs, kernel) in kernels.items():
+        alone = torch.cat([kernel(inputs[i : i + 1], grads[:1]) for i in range(count)])
+        alone = torch.cat([alone, alone, alone])
+        slices = [slice(start, start + length) for length in LENGTHS for start in range(count)]
+        results = [kernel(inputs[part], grads[part]) for part in slices]
+        assert_same_bits(torch.cat(results), torch.cat([alone[part] for part in slices]), f"{name} {what}")
+
+
+def backward_kernel(saved, grad, name, from_output, order):
+    """activation_backward with the tensors in front."""
+    return activation_backward(grad, saved, name, [], from_output, order)
+
+
+@every_activation
+@every_dtype
+def test_special_values(name, device, dtype):
+    """Values and derivatives at special values are those of PyTorch, with its NaN, infinities and signs of zero.
+
+    float64 decides; where PyTorch itself overflows in the dtype that is computed with, that result is as good.
+    """
+    for params in parameter_sets(name):
+        x = special_values(name, params, dtype)
+        for order in range(4):
+            if order == 0:
+                result = forward(name, x.to(device), params).cpu()
+            else:
+                result = activation_backward(torch.ones_like(x).to(device), x.to(device), name, params, False, order).cpu()
+            expected = Approximate.exact(x).activation(name, params, order).stored()
+            overflowed = derivatives(name, x.to(compute_dtype(dtype)), params, order)[order].to(dtype)
+            ok = expected.holds(result) | (~overflowed.isfinite() & (bits(result) == bits(overflowed)))
+            if order == 0 or (order == 1 and name not in COMPOSED):
+                zero = (result == 0) & (expected.value == 0)
+                ok &= ~zero | (result.signbit() == expected.value.signbit())
+            if order == 1 and not consistent_at_nan(name, params, dtype):
+                ok |= x.isnan()
+            if order > 1:
+                # PyTorch composes these: NaN at infinities and overflows, and at a kink either side.
+                ok |= ~x.isfinite() | expected.value.isnan() | torch.isin(x.double(), torch.tensor(kinks(name, params)))
+            wrong = [(x[i].item(), result[i].item(), expected.value[i].item()) for i in (~ok).nonzero().flatten()]
+            assert not wrong, f"{name}{params} order {order}: (x, result, expected) {wrong}"
+
+
+@pytest.mark.parametrize("name", [name for name in ACTIVATIONS if name not in COMPOSED])
+@every_dtype
+def test_special_gradients(name, device, dtype):
+    """NaN, infinities and zeros of the incoming gradient come through where, and with the sign that, PyTorch has them."""
+    for params in parameter_sets(name):
+        x = special_values(name, params, dtype)
+        derivative = derivatives(name, x.double(), params, 1)[1]
+        # NaN inputs: see consistent_at_nan. Derivatives below the smallest normal number may be flushed to zero.
+        flushed = (derivative != 0) & (derivative.abs() < torch.finfo(compute_dtype(dtype)).smallest_normal)
+        sure = ~x.isnan() & derivative.isfinite() & ~flushed
+        x = x[sure]
+        for special in (math.nan, math.inf, -math.inf, 0.0, -0.0):
+            grad = torch.full_like(x, special)
+            leaf = x.double().requires_grad_()
+            (expected,) = torch.autograd.grad(activation(name, leaf, params), leaf, grad.double())
+            result = activation_backward(grad.to(device), x.to(device), name, params).cpu()
+            same = (result == expected) & (result.signbit() == expected.signbit()) | result.isnan() & expected.isnan()
+            wrong = [(x[i].item(), result[i].item(), expected[i].item()) for i in (~same).nonzero().flatten()]
+            assert not wrong, f"{name}{params} gradient {special}: (x, result, expected) {wrong}"
+
+
+def consistent_at_nan(name, params, dtype):
+    """Whether PyTorch's gradient at NaN is the same in its vector code and in its scalar code."""
+    gradients = []
+    for length in (1, 64):
+        x = torch.full((length,), math.nan, dtype=dtype)
+        gradients.append(derivatives(name, x, params, 1)[1][:1])
+    return torch.equal(bits(gradients[0]), bits(gradients[1]))
