@@ -4,6 +4,7 @@ import math
 import os
 from dataclasses import dataclass
 
+import pytest
 import torch
 from hypothesis import strategies as st
 
@@ -14,6 +15,9 @@ QUICK = os.environ.get("FASTOPS_TEST_PROFILE") == "quick"
 
 # Metal has no float64.
 DTYPES = [torch.float32, torch.bfloat16, torch.float16] + ([torch.float64] if DEVICE != "mps" else [])
+
+every_activation = pytest.mark.parametrize("name", ACTIVATIONS)
+every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype)[6:])
 
 dtypes = st.sampled_from(DTYPES)
 seeds = st.integers(0, 2**32 - 1)

@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-import fastops
 import pytest
 import torch
 from reference import ACTIVATIONS, parameter_sets
@@ -22,6 +21,8 @@ from samples import (
 from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 from torch.utils._python_dispatch import TorchDispatchMode
+
+import fastops
 
 ops = torch.ops.fastops
 
@@ -90,14 +91,8 @@ def test_strides(sample: Sample, device: Any) -> None:
     results = []
     for tensors in (contiguous, strided):
         outputs = sample.call(*tensors)
-        results.append(
-            [
-                *outputs,
-                *gradients(
-                    sum(output.mT.exp().sum() if output.dim() > 1 else output.sum() for output in outputs), tensors
-                ),
-            ]
-        )
+        loss = sum((output.mT if output.dim() > 1 else output).exp().sum() for output in outputs)
+        results.append([*outputs, *gradients(loss, tensors)])
     close(*results)
 
 

@@ -6,7 +6,6 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-import fastops
 import pytest
 import torch
 from samples import Sample, close, each_activation, each_differentiable_sample
@@ -24,6 +23,8 @@ from torch.func import (
     vjp,
     vmap,
 )
+
+import fastops
 
 ops = torch.ops.fastops
 
@@ -298,12 +299,10 @@ def test_ensemble(kind: str, in_dims: tuple[int, int | None], device: Any) -> No
     expected = torch.stack([module(row) for module, row in zip(ensemble, rows, strict=True)])
     result = vmap(call, in_dims)(stacked, x)
     close(result, expected)
-    gradients = [torch.autograd.grad((y**2).sum(), list(stacked.values())) for y in (result,)]
     (expected**2).sum().backward()
-    close(
-        list(gradients[0]),
-        [torch.stack([p.grad for p in ps]) for ps in zip(*[m.parameters() for m in ensemble], strict=True)],
-    )
+    per_network = zip(*[module.parameters() for module in ensemble], strict=True)
+    gradients = torch.autograd.grad((result**2).sum(), list(stacked.values()))
+    close(list(gradients), [torch.stack([p.grad for p in parameters]) for parameters in per_network])
 
 
 @each_module

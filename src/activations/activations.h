@@ -157,7 +157,7 @@ struct ELU : OutputActivation {
   }
   template <class T, class S>
   static T value(T x, Params<S> p) {
-    return select(x <= S(0), expm1(x) * p.first, x);
+    return select(x < S(0), expm1(x) * p.first, x);
   }
   template <class T, class G, class S>
   static T gradient(G g, T x, Params<S> p) {
@@ -239,7 +239,7 @@ struct QuickGELU : ActivationBase {
   template <class T, class G, class S>
   static T gradient(G g, T x, Params<S>) {
     const T s = logistic(x * S(1.702));
-    return s * (x * ((S(1) - s) * S(1.702)) + S(1)) * g;
+    return (x * s * ((S(1) - s) * S(1.702)) + s) * g;
   }
 };
 
@@ -272,12 +272,12 @@ struct Mish : ActivationBase {
   }
   template <class T, class G, class S>
   static T gradient(G g, T x, Params<S>) {
-    const T z = bounded(x);
-    const T e = exp(z);
+    const T e = exp(bounded(x));
     const T w = e * (e + S(2));
     const T d = w + S(2);
     const T sech2 = (w + S(1)) * S(4) / (d * d);
-    return (w / d + z * sech2 * (e / (e + S(1)))) * g;
+    const T slope = select(x > S(20), S(0), sech2 * (e / (e + S(1))));
+    return (w / d + x * slope) * g;
   }
 };
 
@@ -412,7 +412,7 @@ struct ReLUSquared : ActivationBase {
   }
   template <class T, class G, class S>
   static T gradient(G g, T x, Params<S>) {
-    return select(x <= S(0), S(0), x * S(2) * g);
+    return select(x <= S(0), S(0), x * g * S(2));
   }
 };
 

@@ -40,7 +40,8 @@ struct AutogradLayer {
     torch::autograd::check_inplace(self, requires_grad);
     std::optional<Tensor> tangent;
     if (has_tangent(self)) {
-      tangent = activation_backward(self._fw_grad(0), self._fw_primal(0).clone(), spec, /*from_output=*/false);
+      // Both are written below, and may be kept for differentiating this in turn.
+      tangent = activation_backward(self._fw_grad(0).clone(), self._fw_primal(0).clone(), spec, /*from_output=*/false);
     }
     NodePtr<ActivationNode> node;
     if (requires_grad) {

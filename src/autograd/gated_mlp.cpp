@@ -87,7 +87,6 @@ std::tuple<Tensor, Tensor, Tensor> forward(c10::DispatchKeySet keys, const Tenso
   return result;
 }
 
-// Differentiated in turn, the backward pass computes the projections again, in terms of differentiable ops.
 std::vector<Tensor> backward(c10::DispatchKeySet keys, const Tensor& grad_output, const Tensor& input,
                              const Tensor& gate_weight, const Tensor& up_weight, const Tensor& down_weight,
                              const std::optional<Tensor>& gate_bias, const std::optional<Tensor>& up_bias,
@@ -98,8 +97,7 @@ std::vector<Tensor> backward(c10::DispatchKeySet keys, const Tensor& grad_output
                                              up_bias)) {
     const auto mlp = check_gated_mlp(input, gate_weight, up_weight, down_weight, gate_bias, up_bias, std::nullopt,
                                      activation, params);
-    const auto [g, u] = composite_projections(mlp);
-    return composite_gated_mlp_backward(mlp, grad_output, g, u, output_mask);
+    return composite_gated_mlp_backward(mlp, grad_output, output_mask);
   }
   at::AutoDispatchBelowADInplaceOrView below;
   return gated_mlp_backward_op().redispatch(below_autograd(keys), grad_output, input, gate_weight, up_weight,

@@ -115,7 +115,6 @@ std::tuple<Tensor, std::vector<Tensor>> forward(c10::DispatchKeySet keys, const 
   return result;
 }
 
-// Differentiated in turn, the backward pass computes the layers again, in terms of differentiable ops.
 std::vector<Tensor> backward(c10::DispatchKeySet keys, const Tensor& grad_output, const Tensor& input,
                              at::TensorList weights, const OptionalTensors& biases,
                              const std::optional<Tensor>& output, at::TensorList saved, std::string_view activation,
@@ -125,9 +124,7 @@ std::vector<Tensor> backward(c10::DispatchKeySet keys, const Tensor& grad_output
       needs_tangent(input, weights, biases) || has_tangent(grad_output)) {
     const auto mlp =
         check_mlp("mlp_backward", input, weights, biases, activation, output_activation, params, output_params);
-    std::vector<Tensor> recomputed;
-    const Tensor out = composite_mlp(mlp, &recomputed);
-    return composite_mlp_backward(mlp, grad_output, out, recomputed, output_mask);
+    return composite_mlp_backward(mlp, grad_output, output_mask);
   }
   at::AutoDispatchBelowADInplaceOrView below;
   return mlp_backward_op().redispatch(below_autograd(keys), grad_output, input, weights, biases, output, saved,

@@ -6,6 +6,7 @@
 #include <torch/library.h>
 
 #include <string>
+#include <utility>
 
 #include "ops/autocast.h"
 #include "ops/checks.h"
@@ -58,18 +59,25 @@ GatedMlpArguments check_gated_mlp(const Tensor& input, const Tensor& gate_weight
   return {input, gate_weight, up_weight, down_weight, gate_bias, up_bias, down_bias, spec};
 }
 
-std::pair<Tensor, Tensor> composite_projections(const GatedMlpArguments& mlp) {
+namespace {
+
+// The gate and the up projection.
+std::pair<Tensor, Tensor> project(const GatedMlpArguments& mlp) {
   return {at::linear(mlp.input, mlp.gate_weight, mlp.gate_bias), at::linear(mlp.input, mlp.up_weight, mlp.up_bias)};
 }
 
+}  // namespace
+
 std::tuple<Tensor, Tensor, Tensor> composite_gated_mlp(const GatedMlpArguments& mlp) {
-  const auto [gate, up] = composite_projections(mlp);
+  const auto [gate, up] = project(mlp);
   return {at::linear(act_mul(gate, up, mlp.activation), mlp.down_weight, mlp.down_bias), gate, up};
 }
 
-std::vector<Tensor> composite_gated_mlp_backward(const GatedMlpArguments& mlp, const Tensor& grad_output,
-                                                 const Tensor& gate, const Tensor& up,
-                                                 std::array<bool, 7> output_mask) {
+namespace {
+
+// `gate` and `up` are the projections with their biases.
+std::vector<Tensor> projections_backward(const GatedMlpArguments& mlp, const Tensor& grad_output, const Tensor& gate,
+                                         const Tensor& up, std::array<bool, 7> output_mask) {
   const auto [wants_input, wants_gate_weight, wants_up_weight, wants_down_weight, wants_gate_bias, wants_up_bias,
               wants_down_bias] = output_mask;
   const Tensor grad = as_matrix(grad_output);
@@ -100,6 +108,14 @@ std::vector<Tensor> composite_gated_mlp_backward(const GatedMlpArguments& mlp, c
     if (output_mask[i]) wanted.push_back(grads[i]);
   }
   return wanted;
+}
+
+}  // namespace
+
+std::vector<Tensor> composite_gated_mlp_backward(const GatedMlpArguments& mlp, const Tensor& grad_output,
+                                                 std::array<bool, 7> output_mask) {
+  const auto [gate, up] = project(mlp);
+  return projections_backward(mlp, grad_output, gate, up, output_mask);
 }
 
 namespace {
@@ -155,7 +171,15 @@ std::vector<Tensor> backward(const Tensor& grad_output, const Tensor& input, con
                              std::array<bool, 7> output_mask) {
   const auto mlp =
       check_backward(grad_output, input, gate_weight, up_weight, down_weight, gate_bias, up_bias, gate, up, activation, params);
-  return composite_gated_mlp_backward(mlp, grad_output, gate, up, output_mask);
+  return projections_backward(mlp, grad_output, gate, up, output_mask);
+}
+
+std::vector<Tensor> batched_backward(const Tensor& grad_output, const Tensor& input, const Tensor& gate_weight,
+                             const Tensor& up_weight, const Tensor& down_weight, const std::optional<Tensor>& gate_bias, const std::optional<Tensor>& up_bias, const Tensor& gate, const Tensor& up, std::string_view activation, c10::ArrayRef<double> params,
+                             std::array<bool, 7> output_mask) {
+  const auto mlp =
+      check_backward(grad_output, input, gate_weight, up_weight, down_weight, gate_bias, up_bias, gate, up, activation, params);
+  return composite_gated_mlp_backward(mlp, grad_output, output_mask);
 }
 
 std::vector<Tensor> backward_meta(const Tensor& grad_output, const Tensor& input, const Tensor& gate_weight,
@@ -213,13 +237,13 @@ TORCH_LIBRARY_IMPL(fastops, CompositeExplicitAutograd, m) {
 TORCH_LIBRARY_IMPL(fastops, FuncTorchBatched, m) {
   m.impl("gated_mlp", TORCH_FN(inference));
   m.impl("gated_mlp_forward", TORCH_FN(forward));
-  m.impl("gated_mlp_backward", TORCH_FN(backward));
+  m.impl("gated_mlp_backward", TORCH_FN(batched_backward));
 }
 
 // The vmap behind torch.autograd.grad(is_grads_batched=True), which cannot loop over an op that returns a list.
 TORCH_LIBRARY_IMPL(fastops, Batched, m) {
   m.impl("gated_mlp_forward", TORCH_FN(forward));
-  m.impl("gated_mlp_backward", TORCH_FN(backward));
+  m.impl("gated_mlp_backward", TORCH_FN(batched_backward));
 }
 
 #define FASTOPS_AUTOCAST(DEVICE, KEY)   \

@@ -8,7 +8,6 @@
 #include <array>
 #include <optional>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "export.h"
@@ -55,13 +54,12 @@ GatedMlpArguments check_gated_mlp(const Tensor& input, const Tensor& gate_weight
                                   const std::optional<Tensor>& up_bias, const std::optional<Tensor>& down_bias,
                                   std::string_view activation, c10::ArrayRef<double> params);
 
-// In terms of differentiable ops: (gate, up), and (output, gate, up).
-std::pair<Tensor, Tensor> composite_projections(const GatedMlpArguments& mlp);
+// In terms of differentiable ops: (output, gate, up).
 std::tuple<Tensor, Tensor, Tensor> composite_gated_mlp(const GatedMlpArguments& mlp);
 
-// In terms of differentiable ops; `gate` and `up` are the projections with their biases.
+// The backward in terms of differentiable ops. It computes the projections again: what the forward pass saved has no
+// history, and derivatives of the backward pass run through it.
 std::vector<Tensor> composite_gated_mlp_backward(const GatedMlpArguments& mlp, const Tensor& grad_output,
-                                                 const Tensor& gate, const Tensor& up,
                                                  std::array<bool, 7> output_mask);
 
 }  // namespace fastops

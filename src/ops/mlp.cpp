@@ -99,9 +99,12 @@ Tensor composite_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved) {
   return h;
 }
 
-std::vector<Tensor> composite_mlp_backward(const MlpArguments& mlp, const Tensor& grad_output,
-                                           const std::optional<Tensor>& output, at::TensorList saved,
-                                           const c10::List<bool>& output_mask) {
+namespace {
+
+// `output` and `saved` as composite_mlp returns and fills them.
+std::vector<Tensor> layers_backward(const MlpArguments& mlp, const Tensor& grad_output,
+                                    const std::optional<Tensor>& output, at::TensorList saved,
+                                    const c10::List<bool>& output_mask) {
   const size_t layers = mlp.layers();
   const auto wants_weight = [&](size_t layer) { return output_mask.get(1 + 2 * layer); };
   const auto wants_bias = [&](size_t layer) { return output_mask.get(2 + 2 * layer); };
@@ -140,6 +143,15 @@ std::vector<Tensor> composite_mlp_backward(const MlpArguments& mlp, const Tensor
 
   grads.erase(std::remove_if(grads.begin(), grads.end(), [](const Tensor& g) { return !g.defined(); }), grads.end());
   return grads;
+}
+
+}  // namespace
+
+std::vector<Tensor> composite_mlp_backward(const MlpArguments& mlp, const Tensor& grad_output,
+                                           const c10::List<bool>& output_mask) {
+  std::vector<Tensor> saved;
+  const Tensor output = composite_mlp(mlp, &saved);
+  return layers_backward(mlp, grad_output, output, saved, output_mask);
 }
 
 namespace {
@@ -240,7 +252,17 @@ std::vector<Tensor> backward(const Tensor& grad_output, const Tensor& input, at:
                              const c10::List<bool>& output_mask) {
   const MlpArguments mlp = check_backward(grad_output, input, weights, biases, output, saved, activation,
                                           output_activation, params, output_params, output_mask);
-  return composite_mlp_backward(mlp, grad_output, output, saved, output_mask);
+  return layers_backward(mlp, grad_output, output, saved, output_mask);
+}
+
+std::vector<Tensor> batched_backward(const Tensor& grad_output, const Tensor& input, at::TensorList weights,
+                                     const OptionalTensors& biases, const std::optional<Tensor>& output, at::TensorList saved,
+                                     std::string_view activation, std::string_view output_activation,
+                                     c10::ArrayRef<double> params, c10::ArrayRef<double> output_params,
+                                     const c10::List<bool>& output_mask) {
+  const MlpArguments mlp = check_backward(grad_output, input, weights, biases, output, saved, activation,
+                                                  output_activation, params, output_params, output_mask);
+  return composite_mlp_backward(mlp, grad_output, output_mask);
 }
 
 std::vector<Tensor> backward_meta(const Tensor& grad_output, const Tensor& input, at::TensorList weights,
@@ -297,13 +319,13 @@ TORCH_LIBRARY_IMPL(fastops, CompositeExplicitAutograd, m) {
 TORCH_LIBRARY_IMPL(fastops, FuncTorchBatched, m) {
   m.impl("mlp", TORCH_FN(batched));
   m.impl("mlp_forward", TORCH_FN(batched_forward));
-  m.impl("mlp_backward", TORCH_FN(backward));
+  m.impl("mlp_backward", TORCH_FN(batched_backward));
 }
 
 // The vmap behind torch.autograd.grad(is_grads_batched=True), which cannot loop over an op that returns a list.
 TORCH_LIBRARY_IMPL(fastops, Batched, m) {
   m.impl("mlp_forward", TORCH_FN(batched_forward));
-  m.impl("mlp_backward", TORCH_FN(backward));
+  m.impl("mlp_backward", TORCH_FN(batched_backward));
 }
 
 #define FASTOPS_AUTOCAST(DEVICE, KEY)       \

@@ -1,0 +1,127 @@
+"""What the examples share: two copies of one network, fair timing, the memory kept for backward, and the table."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+
+import fastops
+
+FASTOPS, PYTORCH = "fastops", "PyTorch"
+
+
+def twins(network: nn.Sequential) -> dict[str, nn.Module]:
+    """Two copies of a network with the same weights: one run by fastops, one by PyTorch."""
+    return {FASTOPS: fastops.nn.MLP.from_sequential(copy.deepcopy(network)), PYTORCH: copy.deepcopy(network)}
+
+
+def turns(round_number: int) -> tuple[str, str]:
+    """Who goes first in this round: they alternate, so that neither always runs on warm caches or a throttled CPU."""
+    return (FASTOPS, PYTORCH) if round_number % 2 == 0 else (PYTORCH, FASTOPS)
+
+
+def bytes_kept_for_backward(forward: Callable[[], Tensor], given: Iterable[Tensor]) -> int:
+    """Bytes that autograd keeps from ``forward()`` for the backward pass, beyond the ``given`` tensors.
+
+    Storages are counted, each once: two views of one tensor cost nothing more.
+    """
+    storages: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        storages[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        result = forward()  # kept alive until the end: a freed storage's address could be used again
+    known = {tensor.untyped_storage().data_ptr() for tensor in given}
+    del result
+    return sum(size for address, size in storages.items() if address not in known)
+
+
+def relative_difference(values: Sequence[Tensor], references: Sequence[Tensor]) -> float:
+    """|values - references| / |references|, in the norm over all tensors together."""
+    value, reference = (torch.cat([tensor.detach().flatten() for tensor in many]) for many in (values, references))
+    return float((value - reference).norm() / reference.norm())
+
+
+@dataclass(frozen=True)
+class Row:
+    """One quantity of both sides: a single value or many samples of it, and how to write one."""
+
+    label: str
+    samples: dict[str, Sequence[float]]
+    show: Callable[[float], str]
+
+    def median(self, side: str) -> float:
+        return statistics.median(self.samples[side])
+
+    def quartiles(self, side: str) -> tuple[float, float]:
+        samples = self.samples[side]
+        if len(samples) < 2:
+            return samples[0], samples[0]
+        lower, _, upper = statistics.quantiles(samples, n=4, method="inclusive")
+        return lower, upper
+
+    def cell(self, side: str) -> str:
+        text = self.show(self.median(side))
+        if len(self.samples[side]) > 1:
+            text += " ({} to {})".format(*map(self.show, self.quartiles(side)))
+        return text
+
+
+def comparison(title: str, rows: Iterable[Row]) -> Table:
+    """The table of fastops beside PyTorch."""
+    caption = "median (quartiles); a ratio of times or memory below 1 is in favour of fastops"
+    table = Table(title=title, caption=caption, box=box.SIMPLE)
+    table.add_column("", no_wrap=True)
+    for heading in (FASTOPS, PYTORCH, f"{FASTOPS} / {PYTORCH}"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        ratio = row.median(FASTOPS) / row.median(PYTORCH) if row.median(PYTORCH) else float("nan")
+        table.add_row(row.label, row.cell(FASTOPS), row.cell(PYTORCH), f"{ratio:.2f}")
+    return table
+
+
+def arguments(description: str, *, threads: int | None = None) -> argparse.ArgumentParser:
+    """A parser with the options that every example has."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--threads", type=positive, default=threads or torch.get_num_threads(), help="CPU threads")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the initial weights and of the random numbers")
+    return parser
+
+
+def positive(text: str) -> int:
+    """An argparse type: an integer of at least one."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, but is {value}")
+    return value
+
+
+def console() -> Console:
+    """A console that does not squeeze the tables when the output goes to a file."""
+    terminal = Console(highlight=False)
+    return terminal if terminal.is_terminal else Console(highlight=False, width=120)
+
+
+def announce(out: Console, what: str) -> None:
+    """Says what runs, and on what."""
+    out.print(f"[bold]{what}[/]")
+    out.print(f"fastops {fastops.__version__}, torch {torch.__version__}, {torch.get_num_threads()} CPU thread(s)\n")
+
+
+def folder(path: Path) -> Path:
+    """The folder, which is made where it does not exist."""
+    path.mkdir(parents=True, exist_ok=True)
+    return path

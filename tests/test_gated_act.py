@@ -1,0 +1,164 @@
+"""act_mul and gated_act, with their backward, against PyTorch in float64."""
+
+import itertools
+
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reference import Approximate, activation, assert_meta_agrees, assert_same_bits, parameter_sets
+from strategies import (
+    LENGTHS,
+    dtypes,
+    every_activation,
+    every_dtype,
+    layouts,
+    parameters,
+    random_values,
+    seeds,
+    sizes,
+    special_values,
+    tensor_layouts,
+)
+
+ops = torch.ops.fastops
+MASKS = list(itertools.product([True, False], repeat=2))
+
+
+@st.composite
+def gated_layouts(draw):
+    """Layouts of a tensor with an even last dimension, and of a gradient half its size."""
+    size = draw(sizes(min_dims=1))
+    return draw(layouts((*size[:-1], 2 * size[-1]))), draw(layouts(size))
+
+
+def product(gate, up, name, params):
+    """activation(gate) * up, rounded once."""
+    return (Approximate.exact(gate).activation(name, params) * Approximate.exact(up)).stored()
+
+
+def gradients(grad, gate, up, name, params):
+    """The gradients of gate and up, rounded once."""
+    grad, gate, up = map(Approximate.exact, (grad, gate, up))
+    through = grad * up * gate.activation(name, params, 1)
+    return through.stored(), (grad * gate.activation(name, params)).stored()
+
+
+def halves(tensor, gate_last):
+    """The gate and the up half of the last dimension."""
+    first, second = tensor.chunk(2, -1) if tensor.shape[-1] else (tensor, tensor)
+    return (second, first) if gate_last else (first, second)
+
+
+@every_activation
+@given(st.data(), tensor_layouts(2), dtypes, seeds)
+def test_act_mul(name, device, data, layout, dtype, seed):
+    """The product is that of PyTorch, and its layout that of the Meta kernel."""
+    params = list(data.draw(parameters(name)))
+    gate, up = (one.random(dtype, device, seed + i) for i, one in enumerate(layout))
+    result = ops.act_mul(gate, up, name, params)
+    product(gate, up, name, params).assert_holds(result, name)
+    assert_meta_agrees(result, ops.act_mul, gate, up, name, params)
+
+
+@every_activation
+@given(st.data(), tensor_layouts(3), dtypes, seeds, st.sampled_from(MASKS))
+def test_act_mul_backward(name, device, data, layout, dtype, seed, mask):
+    """The gradients that output_mask asks for are those of PyTorch, and they alone are returned."""
+    params = list(data.draw(parameters(name)))
+    grad, gate, up = (one.random(dtype, device, seed + i) for i, one in enumerate(layout))
+    args = (grad, gate, up, name, params, list(mask))
+    results = ops.act_mul_backward(*args)
+    expected = itertools.compress(gradients(grad, gate, up, name, params), mask)
+    for result, gradient in zip(results, expected, strict=True):
+        gradient.assert_holds(result, f"{name} {mask}")
+    assert_meta_agrees(results, ops.act_mul_backward, *args)
+
+
+@every_activation
+@given(st.data(), gated_layouts(), dtypes, seeds, st.booleans())
+def test_gated_act(name, device, data, layout, dtype, seed, gate_last):
+    """gated_act is act_mul of the two halves; its gradient is theirs."""
+    params = list(data.draw(parameters(name)))
+    x = layout[0].random(dtype, device, seed)
+    gate, up = halves(x, gate_last)
+    result = ops.gated_act(x, name, params, gate_last)
+    product(gate, up, name, params).assert_holds(result, name)
+    assert_meta_agrees(result, ops.gated_act, x, name, params, gate_last)
+
+    grad = layout[1].random(dtype, device, seed + 1)
+    result = ops.gated_act_backward(grad, x, name, params, gate_last)
+    for half, gradient in zip(halves(result, gate_last), gradients(grad, gate, up, name, params), strict=True):
+        gradient.assert_holds(half, f"{name} backward")
+    assert_meta_agrees(result, ops.gated_act_backward, grad, x, name, params, gate_last)
+
+
+@every_activation
+@given(gated_layouts(), dtypes, seeds, st.booleans())
+def test_autograd_of_sum(name, device, layout, dtype, seed, gate_last):
+    """y.sum().backward(), whose gradient is one expanded number, gives the gradients of PyTorch, by halves or whole."""
+    x = layout[0].random(dtype, device, seed).requires_grad_()
+    gate, up = halves(x.detach(), gate_last)
+    expected = gradients(torch.ones(gate.shape, dtype=dtype), gate, up, name, ())
+    ops.gated_act(x, name, [], gate_last).sum().backward()
+    for half, gradient in zip(halves(x.grad, gate_last), expected, strict=True):
+        gradient.assert_holds(half, name)
+    gate.requires_grad_()
+    up.requires_grad_()
+    ops.act_mul(gate, up, name).sum().backward()
+    for tensor, gradient in zip((gate, up), expected, strict=True):
+        gradient.assert_holds(tensor.grad, name)
+
+
+@every_dtype
+def test_is_glu(device, dtype):
+    """With a sigmoid gate in the last half, gated_act is torch.nn.functional.glu, forward and backward."""
+    x = random_values(60 * 70, seed=0).reshape(60, 70).to(dtype).to(device).requires_grad_()
+    grad = random_values(60 * 35, seed=1).reshape(60, 35).to(dtype).to(device)
+    results = []
+    for function in (F.glu, lambda t: ops.gated_act(t, "sigmoid", [], True)):
+        y = function(x)
+        results.append((y, *torch.autograd.grad(y, x, grad)))
+    tolerance = 8 * torch.finfo(dtype).eps
+    for expected, result in zip(*results, strict=True):
+        torch.testing.assert_close(result, expected, rtol=tolerance, atol=tolerance * expected.abs().max().item())
+
+
+@every_activation
+@every_dtype
+def test_every_lane(name, device, dtype):
+    """A special value gives the same bits in every column of rows of any length as it does alone."""
+    values = special_values(name, parameter_sets(name)[0], dtype).to(device)
+    other = torch.full_like(values, 1.25)
+    one = [(values[i : i + 1], other[:1]) for i in range(len(values))]
+    alone = [torch.cat([ops.act_mul(gate, up, name) for gate, up in one])]
+    backward = [ops.act_mul_backward(up, gate, up, name, [], [True, True]) for gate, up in one]
+    alone += [torch.cat(parts) for parts in zip(*backward, strict=True)]
+    for length in LENGTHS:
+        # Row r holds the values from the r-th on.
+        window = ((torch.arange(len(values))[:, None] + torch.arange(length)) % len(values)).to(device)
+        gate = values[window]
+        up = other[:1].expand_as(gate)
+        results = [ops.act_mul(gate, up, name), *ops.act_mul_backward(up, gate, up, name, [], [True, True])]
+        for what, result, expected in zip(("value", "gate", "up"), results, alone, strict=True):
+            assert_same_bits(result, expected[window], f"{name}, {what} in {length}")
+        whole = ops.gated_act(torch.cat([up, gate], -1), name, [], True)
+        assert_same_bits(whole, alone[0][window], f"{name}, gated_act of {length}")
+
+
+@every_activation
+@every_dtype
+def test_special_values(name, device, dtype):
+    """NaN and infinities of gate and up come out as in activation(gate) * up."""
+    x = special_values(name, parameter_sets(name)[0], dtype)
+    gate, up = torch.meshgrid(x, x, indexing="ij")
+    result = ops.act_mul(gate.to(device), up.to(device), name).cpu().double()
+    compute = torch.float64 if dtype == torch.float64 else torch.float32
+    same = torch.zeros(result.shape, dtype=torch.bool)
+    for wide in (torch.float64, compute):
+        # In float64, or where that overflows or underflows in the dtype that is computed with, there.
+        expected = (activation(name, gate.to(wide)) * up.to(wide)).to(dtype).double()
+        same |= (result == expected) | (result.isnan() & expected.isnan()) | (result.isfinite() & expected.isfinite())
+    wrong = [(gate[i, j].item(), up[i, j].item(), result[i, j].item()) for i, j in (~same).nonzero()]
+    assert not wrong, f"{name}: (gate, up, result) {wrong}"
