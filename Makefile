@@ -23,7 +23,6 @@ fastops := $(stamps)/fastops$(if $(filter-out 0,$(WERROR)),-werror)
 
 sources := $(shell find CMakeLists.txt pyproject.toml cmake src tools python -type f -not -name '*.pyc')
 cxx_sources = $(shell find src -name '*.cpp' -o -name '*.h' -o -name '*.hpp')
-sdist_dir = build/sdist
 
 .PHONY: help build test demo format lint mypy sdist wheel clean
 
@@ -61,14 +60,12 @@ sdist: $(stamps)/build $(stamps)/wheel ## Build the source distribution into dis
 	$(bin)/python -m build --sdist --no-isolation --outdir dist
 	$(bin)/python tools/check_distributions.py dist/*.tar.gz
 
-# From the source distribution, so that this is known to build; in a fixed place, for ccache.
-wheel: $(torch) sdist ## Build the Linux wheel into wheelhouse/ and try it in a clean environment
-	rm -rf $(sdist_dir) wheelhouse
-	mkdir -p $(sdist_dir)
-	tar -xf dist/*.tar.gz -C $(sdist_dir) --strip-components=1
-	$(bin)/python -m pip wheel --no-build-isolation --no-deps $(werror) --wheel-dir $(sdist_dir)/dist $(sdist_dir)
+# Uses what `build` compiled; the check of the source distribution is that it has the same files.
+wheel: build sdist ## Build the Linux wheel into wheelhouse/ and try it in a clean environment
+	rm -rf build/wheel wheelhouse
+	$(bin)/python -m pip wheel --no-build-isolation --no-deps $(werror) --wheel-dir build/wheel .
 	PATH="$(CURDIR)/$(bin):$$PATH" auditwheel repair --exclude 'libtorch*.so*' --exclude 'libc10*.so*' \
-	  --exclude 'libgomp*.so*' --wheel-dir wheelhouse $(sdist_dir)/dist/*.whl
+	  --exclude 'libgomp*.so*' --wheel-dir wheelhouse build/wheel/*.whl
 	PATH="$(CURDIR)/$(bin):$$PATH" python tools/check_distributions.py wheelhouse/*.whl
 	clean=$$(mktemp -d); trap 'rm -rf "$$clean"' EXIT; \
 	$(PYTHON) -m venv "$$clean/venv"; \

@@ -243,12 +243,11 @@ def report_differences(trainings: dict[str, Training], check: StepCheck, out: Co
     itself = curve_difference(check.losses, trainings[PYTORCH].losses)
     out.print(f"Do both follow the same loss curve, in all {steps} steps?")
     out.print("  From the same weights (the difference is the rounding of float32 sums):")
-    out.print(
-        f"    losses differ by at most {loss:.1e}, gradients by {gradient:.1e} in the median (tolerance {STEP_TOLERANCE:.1e})"
-    )
+    out.print(f"    losses differ by at most {loss:.1e}, gradients by {gradient:.1e} in the median;")
+    out.print(f"    tolerance {STEP_TOLERANCE:.1e}")
     out.print("  Each trained by itself (rounding also decides on which side of lambd a pre-activation falls):")
-    out.print(f"    losses differ by {curve:.2%} of the mean loss (tolerance {CURVE_TOLERANCE:.0%});")
-    out.print(f"    PyTorch differs from PyTorch by {itself:.2%} when it starts one rounding away")
+    out.print(f"    losses differ by {curve:.2%} of the mean loss; tolerance {CURVE_TOLERANCE:.0%}")
+    out.print(f"    (PyTorch differs from PyTorch by {itself:.2%} when it starts one rounding away)")
     limits = [
         ("losses from the same weights", loss, STEP_TOLERANCE),
         ("gradients from the same weights", gradient, STEP_TOLERANCE),
@@ -271,8 +270,8 @@ def export(network: nn.Module, digits: Digits, path: Path, out: Console) -> list
         answers, expected = loaded(images), network(images)
     difference = (answers - expected).abs().max().item()
     same = int((answers.argmax(1) == expected.argmax(1)).sum())
-    out.print(f"Exported to {path} and loaded again: the same answer for {same} of {len(images)} held-out digits,")
-    out.print(f"  logits differ by at most {difference:.1e}")
+    out.print(f"Exported and loaded again: the same answer for {same} of {len(images)} held-out digits")
+    out.print(f"  (logits differ by at most {difference:.1e}): {path}")
     return [] if same == len(images) else [f"the exported network reads {len(images) - same} digits differently"]
 
 

@@ -30,21 +30,20 @@ import fastops
 
 ACTIVATIONS = {entry["name"]: entry for entry in fastops._C.activations()}
 
-# Activations that PyTorch has no function for.
+# Activations that PyTorch has no function for; and hardsigmoid, whose derivative in torch.nn.functional has float32
+# constants whatever the dtype, and no derivative in turn.
 SPELLED_OUT = {
     "identity": lambda x: x.clone(),
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
     "relu_squared": lambda x: F.relu(x).square(),
+    "hardsigmoid": lambda x: (F.hardtanh(x, -3, 3) + 3) / 6,
 }
 
-
-def _gelu_tanh(x):
-    return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
-
-
-# Forms of the functions whose second or third derivative PyTorch lacks, or gets as NaN for large arguments.
-_TWICE_DIFFERENTIABLE = {"hardsigmoid": lambda x: F.hardtanh(x, -3, 3) / 6 + 0.5, "gelu_tanh": _gelu_tanh}
+# Forms of the functions whose higher derivatives PyTorch gets as NaN for large arguments.
+_TWICE_DIFFERENTIABLE = {
+    "gelu_tanh": lambda x: 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+}
 
 # Not one function of PyTorch but several: the zeros' signs and the infinities in their gradients are the composition's.
 COMPOSED = {"quick_gelu", "tanhshrink"}
@@ -234,7 +233,17 @@ class Approximate:
     def T(self):
         return self._like(self.value.T, self.error.T)
 
-    def flatten_rows(self):
+    def linear(self, weight, bias):
+        """self @ weight.T + bias. A 16-bit product may be rounded before the bias is added, and the sum again."""
+        product = (self @ Approximate.exact(weight).T).stored()
+        if bias is None:
+            return product
+        result = product + Approximate.exact(bias)
+        # The bias may also come first: then every partial sum has it in it.
+        result.error += self.value.shape[-1] * self.eps / 2 * bias.detach().cpu().double().abs()
+        return result.stored()
+
+    def as_rows(self):
         """[..., features] as a matrix."""
         rows = math.prod(self.value.shape[:-1])
         shape = (rows, self.value.shape[-1])
@@ -303,52 +312,3 @@ class Approximate:
         overflow = (self.value.abs() + error > torch.finfo(self.dtype).max) & got.isinf() & (got * self.value > 0)
         same = (got == rounded) | (got.isnan() & self.value.isnan())
         return same | overflow | ((got - self.value).abs() <= error)
-
-
-def bits(tensor):
-    """The bits of a tensor's elements as integers, the same for every NaN."""
-    integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
-    tensor = tensor.detach().cpu()
-    return torch.where(tensor.isnan(), torch.nan, tensor).contiguous().view(integer)
-
-
-def assert_same_bits(actual, expected, what=""):
-    """The tensors are equal bit by bit, any NaN being equal to any other."""
-    assert actual.shape == expected.shape and actual.dtype == expected.dtype, what
-    wrong = (bits(actual) != bits(expected)).nonzero()
-    if len(wrong):
-        index = tuple(wrong[0].tolist())
-        raise AssertionError(
-            f"{what}: {len(wrong)} elements differ; the first, at {index}, is {actual[index].item()!r}, "
-            f"expected {expected[index].item()!r}"
-        )
-
-
-def assert_meta_agrees(results, op, *args, **kwargs):
-    """The op's Meta kernel gives the shapes, dtypes and strides of these results.
-
-    The strides of empty tensors and of dimensions of size 1 mean nothing; at::empty_like itself chooses them freely.
-    """
-
-    def to_meta(value):
-        if isinstance(value, Tensor):
-            return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device="meta")
-        return [to_meta(v) for v in value] if isinstance(value, list) else value
-
-    expected = op(*map(to_meta, args), **{key: to_meta(value) for key, value in kwargs.items()})
-    actual = _flatten(results)
-    expected = _flatten(expected)
-    assert len(actual) == len(expected)
-    for a, e in zip(actual, expected, strict=True):
-        assert _layout(a) == _layout(e), f"{op}: {args} {kwargs}"
-
-
-def _layout(tensor):
-    strides = [stride for stride, n in zip(tensor.stride(), tensor.shape, strict=True) if n > 1 and tensor.numel() > 0]
-    return tensor.shape, tensor.dtype, strides
-
-
-def _flatten(results):
-    if isinstance(results, Tensor):
-        return [results]
-    return [tensor for result in results for tensor in _flatten(result)]

@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
-import reference
 import torch
-from reference import ACTIVATIONS, GRADIENT_FROM_OUTPUT, parameter_sets
 from torch import Tensor
 from torch.nn.functional import linear
+
+import reference
+from reference import ACTIVATIONS, GRADIENT_FROM_OUTPUT, parameter_sets
 
 Function = Callable[..., Any]
 Shape = tuple[int, ...]

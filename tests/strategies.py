@@ -21,6 +21,8 @@ every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dty
 
 dtypes = st.sampled_from(DTYPES)
 seeds = st.integers(0, 2**32 - 1)
+features = st.sampled_from([0, 1, 2, 3, 5, 8, 17, 33])
+leading_sizes = st.lists(st.sampled_from([0, 1, 2, 3, 9]), max_size=3).map(tuple)
 activations = st.sampled_from(list(ACTIVATIONS))
 
 # Lengths of tensors that put an element at every position of a vector, and of a vector's remainder.
@@ -61,6 +63,10 @@ class Layout:
     def random(self, dtype, device, seed):
         """A tensor of this layout with values of many magnitudes."""
         return self.of(random_values(self.storage_size, seed).to(dtype).to(device))
+
+    def normal(self, dtype, device, seed, scale=1.0):
+        """A tensor of this layout with normally distributed values."""
+        return self.of(random_tensor((self.storage_size,), dtype, device, seed, scale))
 
 
 @st.composite
@@ -133,3 +139,14 @@ def special_values(name, params, dtype):
     places = torch.tensor(kinks(name, params), dtype=torch.float64).to(dtype)
     beside = [torch.nextafter(places, torch.full_like(places, side)) for side in (-math.inf, math.inf)]
     return torch.cat([values, places, *beside])
+
+
+def draw_tensor(data, size, dtype, device, scale=1.0):
+    """A tensor of some layout."""
+    return data.draw(layouts(size)).normal(dtype, device, data.draw(seeds), scale)
+
+
+def draw_activation(data):
+    """An activation's name and parameters."""
+    name = data.draw(activations)
+    return name, data.draw(parameters(name))

@@ -8,15 +8,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from checks import assert_meta_agrees, assert_same_bits, bits
 from reference import (
     ACTIVATIONS,
     COMPOSED,
     GRADIENT_FROM_OUTPUT,
     Approximate,
     activation,
-    assert_meta_agrees,
-    assert_same_bits,
-    bits,
     compute_dtype,
     derivatives,
     kinks,

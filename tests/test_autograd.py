@@ -8,6 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.autograd import gradcheck, gradgradcheck
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import fastops
 from reference import ACTIVATIONS, parameter_sets
 from samples import (
     SAMPLES,
@@ -18,11 +23,6 @@ from samples import (
     each_differentiable_sample,
     mlp_reference,
 )
-from torch import Tensor, nn
-from torch.autograd import gradcheck, gradgradcheck
-from torch.utils._python_dispatch import TorchDispatchMode
-
-import fastops
 
 ops = torch.ops.fastops
 

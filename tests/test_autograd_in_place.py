@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 import torch.autograd.forward_ad as forward_ad
+from torch import Tensor
+
 from reference import GRADIENT_FROM_OUTPUT
 from samples import activation, each_activation
-from torch import Tensor
 
 ops = torch.ops.fastops
 

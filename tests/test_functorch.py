@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from samples import Sample, close, each_activation, each_differentiable_sample
 from torch import Tensor, nn
 from torch.func import (
     functional_call,
@@ -25,6 +24,7 @@ from torch.func import (
 )
 
 import fastops
+from samples import Sample, close, each_activation, each_differentiable_sample
 
 ops = torch.ops.fastops
 

@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference import Approximate, activation, assert_meta_agrees, assert_same_bits, parameter_sets
+from checks import assert_meta_agrees, assert_same_bits
+from reference import Approximate, activation, parameter_sets
 from strategies import (
     LENGTHS,
     dtypes,

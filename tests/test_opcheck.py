@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from samples import SAMPLES, Sample, as_tuple, close, each_sample
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -14,6 +13,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 
 import fastops
 import fastops.nn
+from samples import SAMPLES, Sample, as_tuple, close, each_sample
 
 ops = torch.ops.fastops
 

@@ -1,6 +1,6 @@
 """Checks what a source distribution or a repaired Linux wheel of fastops requires and contains.
 
-python tools/check_distributions.py FILE...    (in the environment that they were built in)
+In the environment that they were built in: python tools/check_distributions.py FILE...
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import sys
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from email import message_from_bytes
 from pathlib import Path, PurePosixPath
 
 from torch_requirement import OLDEST, TorchRequirement
 
+ROOT = Path(__file__).resolve().parent.parent
 IN_SDIST = ["CMakeLists.txt", "LICENSE", "README.md", "cmake", "pyproject.toml", "python", "src", "tests", "tools"]
 IN_WHEEL = ["_C.pyi", "__init__.py", "_activations.py", "_build.py", "functional.py", "libfastops.so", "py.typed"]
 RPATH = "$ORIGIN:$ORIGIN/../torch/lib"
@@ -34,11 +35,25 @@ def main(*files: str) -> None:
 
 def check_sdist(file: Path) -> str:
     with tarfile.open(file) as archive:
-        names = [PurePosixPath(name) for name in archive.getnames()]
-        check_presence(IN_SDIST, (name.parts[1] for name in names))
-        metadata = archive.extractfile(f"{names[0].parts[0]}/PKG-INFO")
-        assert metadata is not None
-        return check_requirement(metadata.read(), OLDEST)
+        top = PurePosixPath(archive.getnames()[0]).parts[0]
+
+        def content(name: str) -> bytes:
+            member = archive.extractfile(f"{top}/{name}")
+            assert member is not None
+            return member.read()
+
+        sources = [source for name in IN_SDIST for source in files_of(ROOT / name)]
+        check_presence((f"{top}/{name}" for name in sources), archive.getnames())
+        if differing := [name for name in sources if content(name) != (ROOT / name).read_bytes()]:
+            raise ValueError(f"differs from the working tree in {', '.join(differing)}")
+        return check_requirement(content("PKG-INFO"), OLDEST)
+
+
+def files_of(path: Path) -> Iterator[str]:
+    """The names, relative to the project, of a file or of the files in a directory; without what Python cached."""
+    for file in path.rglob("*") if path.is_dir() else [path]:
+        if file.is_file() and "__pycache__" not in file.parts and not file.name.startswith("."):
+            yield file.relative_to(ROOT).as_posix()
 
 
 def check_wheel(file: Path) -> str:

@@ -1,7 +1,7 @@
 """Fits the polynomials of src/backends/cpu/kernels/math.h and prints their coefficients.
 
-Each is the polynomial of least maximum relative error on Chebyshev nodes (iteratively reweighted least squares in
-extended precision), its coefficients then rounded to float32 one after another from the lowest on, with the rest fitted again.
+Each is the polynomial of least maximum relative error on Chebyshev nodes (iteratively reweighted least squares), its
+coefficients rounded to float32 one after another from the lowest on, with the rest fitted again.
 """
 
 from __future__ import annotations

@@ -5,10 +5,16 @@ A hook of the build backend, see [[tool.dynamic-metadata]] in pyproject.toml.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 OLDEST = "torch>=2.11"
+MISSING = f"""\
+fastops is built against the torch that you have, but {sys.executable} cannot import torch.
+Install torch first, then build without isolation:
+  pip install torch scikit-build-core
+  pip install --no-build-isolation ."""
 
 
 class TorchRequirement:
@@ -28,7 +34,7 @@ class TorchRequirement:
     def pinned() -> str:
         try:
             import torch
-        except ImportError:  # the build itself stops with an explanation (cmake/torch.cmake)
-            return OLDEST
+        except ImportError:  # said here, before pip fetches a torch that the build would not see
+            raise SystemExit(MISSING) from None
         major, minor = torch.__version__.split(".")[:2]
         return f"torch=={major}.{minor}.*"

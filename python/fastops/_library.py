@@ -14,7 +14,8 @@ def _minor(version: str) -> str:
 if _minor(torch.__version__) != _minor(_build.torch_version):
     raise ImportError(
         f"This fastops was built for torch {_minor(_build.torch_version)}, but torch {torch.__version__} is installed: "
-        f"install the fastops wheel for it, or rebuild with `pip install --no-build-isolation --no-binary fastops fastops`."
+        "install the fastops wheel for it, or rebuild with "
+        "`pip install --no-build-isolation --no-binary fastops fastops`."
     )
 
 from . import _C  # noqa: E402, F401  (registers the ops)

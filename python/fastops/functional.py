@@ -46,7 +46,8 @@ def bias_act(
 def act_mul(gate: Tensor, up: Tensor, activation: str = "silu", params: Optional[List[float]] = None) -> Tensor:
     """``activation(gate) * up``: a gated linear unit whose halves are two tensors.
 
-    Shazeer, GLU Variants Improve Transformer, 2020: ``sigmoid`` gives GLU, ``relu`` ReGLU, ``gelu`` GeGLU, ``silu`` SwiGLU.
+    Shazeer, GLU Variants Improve Transformer, 2020: ``sigmoid`` gives GLU, ``relu`` ReGLU, ``gelu`` GeGLU and ``silu``
+    SwiGLU.
 
     Args:
         gate: any shape and strides.
@@ -154,6 +155,12 @@ def mlp(
             layer_biases.append(None)  # noqa: PERF401  (TorchScript has no list of None)
     else:
         layer_biases = biases
+    if not torch.jit.is_scripting():
+        if torch.jit.is_tracing():  # it has no lists of optional tensors
+            last = len(weights) - 1
+            for i in range(last):
+                input = linear_act(input, weights[i], layer_biases[i], activation, params)
+            return linear_act(input, weights[last], layer_biases[last], output_activation, output_params)
     return torch.ops.fastops.mlp(
         input, weights, layer_biases, activation, output_activation, _list(params), _list(output_params)
     )

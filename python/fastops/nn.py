@@ -3,7 +3,8 @@
 A module for every activation, named as in ``torch.nn`` (``ReLU``, ``GELU``, ``Softshrink``, ...), and the layers below.
 """
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from typing import Any, List, Optional, Union  # noqa: UP035  (TorchScript reads these)
 
 import torch
@@ -18,7 +19,13 @@ __all__ = [*_activations.MODULES, "GatedMLP", "LinearAct", "MLP"]
 Activation = Union[str, nn.Module]
 
 _TABLE = {activation["name"]: activation for activation in _C.activations()}
-_BY_CLASS = {activation["class_name"]: activation for activation in _TABLE.values()}
+# By the class itself, not its name: somebody else's ReLU may do something else.
+_BY_CLASS = {
+    getattr(module, entry["class_name"]): entry
+    for entry in _TABLE.values()
+    for module in (nn, _activations)
+    if hasattr(module, entry["class_name"])
+}
 
 
 class LinearAct(nn.Linear):
@@ -105,23 +112,23 @@ class MLP(nn.ModuleDict):
     ) -> None:
         hidden = [hidden_features] if isinstance(hidden_features, int) else list(hidden_features)
         sizes = [in_features, *hidden, in_features if out_features is None else out_features]
-        layers = [
-            nn.Linear(size, next_size, bias=bias, device=device, dtype=dtype)
-            for size, next_size in zip(sizes[:-1], sizes[1:], strict=True)
-        ]
+        step = 3 if dropout > 0 else 2  # Linear, activation and perhaps Dropout
+        layers = {
+            str(step * i): nn.Linear(size, next_size, bias=bias, device=device, dtype=dtype)
+            for i, (size, next_size) in enumerate(itertools.pairwise(sizes))
+        }
         self._set_up(layers, activation, output_activation, dropout)
 
     def _set_up(
         self,
-        layers: Sequence[nn.Linear],
+        layers: dict[str, nn.Linear],
         activation: Activation,
         output_activation: Optional[Activation],
         dropout: float,
     ) -> None:
         if not 0.0 <= dropout <= 1.0:
             raise ValueError(f"fastops.nn.MLP: dropout must be between 0 and 1, but is {dropout}")
-        step = 3 if dropout > 0 else 2  # Linear, activation and perhaps Dropout
-        super().__init__({str(step * i): layer for i, layer in enumerate(layers)})
+        super().__init__(layers)
         self.activation, self.params = _resolve(activation)
         self.output_activation, self.output_params = _resolve(output_activation or "identity")
         self.dropout = dropout
@@ -146,11 +153,13 @@ class MLP(nn.ModuleDict):
         weights: List[Tensor] = []
         biases: List[Optional[Tensor]] = []
         for layer in self.values():
-            weights.append(layer.weight)
-            biases.append(layer.bias)
-        if self.dropout > 0.0 and self.training:
-            return self._forward_with_dropout(input, weights, biases)
+            weights.append(layer.weight)  # type: ignore[arg-type]  # an nn.Linear
+            biases.append(layer.bias)  # type: ignore[arg-type]
+        if self.training and self.dropout > 0.0:
+            return self._layer_by_layer(input, weights, biases)
         if not torch.jit.is_scripting():
+            if torch.jit.is_tracing():  # it has no lists of optional tensors
+                return self._layer_by_layer(input, weights, biases)
             if _is_plain_eager(input):
                 return _C.mlp(
                     input, weights, biases, self.activation, self.output_activation, self.params, self.output_params
@@ -159,13 +168,13 @@ class MLP(nn.ModuleDict):
             input, weights, biases, self.activation, self.output_activation, self.params, self.output_params
         )
 
-    def _forward_with_dropout(
+    def _layer_by_layer(
         self, input: Tensor, weights: List[Tensor], biases: List[Optional[Tensor]]
     ) -> Tensor:
         last = len(weights) - 1
         for i in range(last):
             input = torch.ops.fastops.linear_act(input, weights[i], biases[i], self.activation, self.params)
-            input = nn.functional.dropout(input, self.dropout, True)
+            input = nn.functional.dropout(input, self.dropout, self.training)
         return torch.ops.fastops.linear_act(
             input, weights[last], biases[last], self.output_activation, self.output_params
         )
@@ -235,7 +244,11 @@ class GatedMLP(nn.Module):
 
 def _is_plain_eager(input: Tensor) -> bool:
     """Whether the direct entry points serve: nothing is being captured and no Python override wants to see the op."""
-    return type(input) is Tensor and not torch.compiler.is_compiling() and not torch.overrides._is_torch_function_mode_enabled()
+    return (
+        type(input) is Tensor
+        and not torch.compiler.is_compiling()
+        and not torch.overrides._is_torch_function_mode_enabled()
+    )
 
 
 def _resolve(activation: Activation) -> tuple[str, list[float]]:
@@ -244,14 +257,13 @@ def _resolve(activation: Activation) -> tuple[str, list[float]]:
         if activation not in _TABLE:
             raise ValueError(f"fastops: unknown activation '{activation}'; it must be one of {', '.join(_TABLE)}")
         return activation, []
-    entry = _BY_CLASS.get(type(activation).__name__)
-    if isinstance(activation, nn.GELU) and activation.approximate == "tanh":
-        entry = _TABLE["gelu_tanh"]
+    entry = _BY_CLASS.get(type(activation))
     if entry is None:
-        raise ValueError(
-            f"fastops: {type(activation).__name__} is not an activation that fastops has; "
-            f"it has {', '.join(_BY_CLASS)}"
-        )
+        known = ", ".join(entry["class_name"] for entry in _TABLE.values())
+        raise ValueError(f"fastops: {type(activation).__name__} is not an activation module of torch.nn or fastops.nn "
+                         f"that fastops has; it has {known}")
+    if type(activation) is nn.GELU and activation.approximate == "tanh":
+        entry = _TABLE["gelu_tanh"]
     return entry["name"], [float(getattr(activation, name)) for name in entry["parameters"]]
 
 
@@ -263,21 +275,21 @@ def _describe(activation: str, params: Sequence[float]) -> str:
 
 def _parse_sequential(
     sequential: nn.Sequential,
-) -> tuple[list[nn.Linear], Activation, Optional[Activation], float]:
+) -> tuple[dict[str, nn.Linear], Activation, Optional[Activation], float]:
     """The layers, the activation between them, the one after them, and the dropout."""
 
     def fail(position: str, reason: str) -> ValueError:
         return ValueError(f"fastops.nn.MLP.from_sequential: module {position}: {reason}")
 
-    layers: list[nn.Linear] = []
+    layers: dict[str, nn.Linear] = {}
     between: list[tuple[str, nn.Module, float]] = []  # after each layer but the last: position, activation, dropout
     output_activation: Optional[nn.Module] = None
-    modules = _Peekable(sequential.named_children())
+    modules = _Peekable(sequential._modules.items())  # not named_children, which skips repetitions
     while modules:
         position, layer = modules.take()
         if type(layer) is not nn.Linear:
             raise fail(position, f"expected torch.nn.Linear, but it is {type(layer).__name__}")
-        layers.append(layer)
+        layers[position] = layer
         if not modules:
             break
         position, activation = modules.take()
@@ -305,7 +317,7 @@ def _parse_sequential(
 class _Peekable:
     """Named modules, one after another."""
 
-    def __init__(self, modules: Iterator[tuple[str, nn.Module]]) -> None:
+    def __init__(self, modules: Iterable[tuple[str, Any]]) -> None:
         self._modules = list(modules)
 
     def __bool__(self) -> bool:

@@ -363,9 +363,10 @@ struct Hardshrink : OutputActivation {
   static T gradient(G g, T x, Params<S> p) {
     return select(x < -p.first, g, select(x <= p.first, S(0), g));
   }
+  // Where a sum was rounded into the output, that may lie on lambd itself.
   template <class T, class G, class S>
   static T gradient_from_output(G g, T y, Params<S> p) {
-    return gradient<T>(g, y, p);
+    return Softshrink::gradient_from_output<T>(g, y, p);
   }
 };
 

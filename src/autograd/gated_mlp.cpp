@@ -95,8 +95,8 @@ std::vector<Tensor> backward(c10::DispatchKeySet keys, const Tensor& grad_output
   if (any_tangent(grad_output, input, gate_weight, up_weight, down_weight, gate_bias, up_bias) ||
       torch::autograd::compute_requires_grad(grad_output, input, gate_weight, up_weight, down_weight, gate_bias,
                                              up_bias)) {
-    const auto mlp = check_gated_mlp(input, gate_weight, up_weight, down_weight, gate_bias, up_bias, std::nullopt,
-                                     activation, params);
+    const auto mlp = check_gated_mlp_backward(grad_output, input, gate_weight, up_weight, down_weight, gate_bias,
+                                              up_bias, gate, up, activation, params);
     return composite_gated_mlp_backward(mlp, grad_output, output_mask);
   }
   at::AutoDispatchBelowADInplaceOrView below;

@@ -122,8 +122,8 @@ std::vector<Tensor> backward(c10::DispatchKeySet keys, const Tensor& grad_output
                              c10::ArrayRef<double> output_params, const c10::List<bool>& output_mask) {
   if (needs_grad(input, weights, biases) || torch::autograd::compute_requires_grad(grad_output) ||
       needs_tangent(input, weights, biases) || has_tangent(grad_output)) {
-    const auto mlp =
-        check_mlp("mlp_backward", input, weights, biases, activation, output_activation, params, output_params);
+    const auto mlp = check_mlp_backward(grad_output, input, weights, biases, output, saved, activation,
+                                        output_activation, params, output_params, output_mask);
     return composite_mlp_backward(mlp, grad_output, output_mask);
   }
   at::AutoDispatchBelowADInplaceOrView below;

@@ -117,8 +117,9 @@ struct BatchedLayer {
   static Tensor& out(const PlainOp&, const ActivationSpec& spec, const Tensor&, Tensor&) {
     TORCH_CHECK(false, "fastops.", info(spec.id).name, ": out= is not supported under vmap, as in PyTorch");
   }
+  // On a copy, as autograd at an outer level may keep the argument.
   static Tensor& in_place(const PlainOp& op, const ActivationSpec& spec, Tensor& self) {
-    self.copy_(functional(op, spec, self));
+    self.copy_(functional(op, spec, self.clone()));
     return self;
   }
 };

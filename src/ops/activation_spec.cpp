@@ -56,16 +56,17 @@ ActivationSpec checked(std::string_view op, Activation id, c10::ArrayRef<double>
 
 const ActivationInfo& info(Activation id) { return table()[static_cast<size_t>(id)]; }
 
-ActivationSpec activation_spec(std::string_view op, std::string_view name, c10::ArrayRef<double> params) {
+ActivationSpec activation_spec(std::string_view op, std::string_view name, c10::ArrayRef<double> params,
+                               std::string_view prefix) {
   for (int i = 0; i < activation_count; ++i) {
     const ActivationInfo& entry = table()[i];
     if (name != entry.name) continue;
     TORCH_CHECK_VALUE(params.empty() || params.size() == entry.parameters.size(), "fastops.", op, ": ", name, " takes ",
                       entry.parameters.size(), " parameters (", *entry.schema ? entry.schema : "none",
-                      "), but params has ", params.size());
+                      "), but ", prefix, "params has ", params.size());
     return checked(op, static_cast<Activation>(i), params);
   }
-  TORCH_CHECK_VALUE(false, "fastops.", op, ": unknown activation '", name, "'; it must be one of ", known_names());
+  TORCH_CHECK_VALUE(false, "fastops.", op, ": unknown ", prefix, "activation '", name, "'; it must be one of ", known_names());
 }
 
 ActivationSpec activation_spec(Activation id, c10::ArrayRef<double> params) {

@@ -36,9 +36,11 @@ struct ActivationInfo {
 };
 FASTOPS_API const ActivationInfo& info(Activation id);
 
-// Resolves the arguments `activation` and `params` of `op`: missing parameters take their defaults. Throws ValueError
-// for an unknown name (and lists the known ones), a wrong number of parameters or an invalid one.
-ActivationSpec activation_spec(std::string_view op, std::string_view name, c10::ArrayRef<double> params);
+// Resolves the arguments `activation` and `params` of `op`, or those with `prefix` before their names: missing
+// parameters take their defaults. Throws ValueError for an unknown name (and lists the known ones), a wrong number of
+// parameters or an invalid one.
+ActivationSpec activation_spec(std::string_view op, std::string_view name, c10::ArrayRef<double> params,
+                               std::string_view prefix = "");
 
 // As above for an activation that is known; all parameters must be given.
 ActivationSpec activation_spec(Activation id, c10::ArrayRef<double> params);

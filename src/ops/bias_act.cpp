@@ -71,6 +71,7 @@ Tensor meta(const Tensor& self, const std::optional<Tensor>& bias, std::string_v
 Tensor& meta_out(const Tensor& self, const std::optional<Tensor>& bias, std::string_view activation,
                  c10::ArrayRef<double> params, Tensor& out) {
   check_bias_act(self, bias, activation, params);
+  check_separate("bias_act", "bias", bias, out);
   prepare_out("bias_act", out, self);
   return out;
 }
@@ -95,6 +96,7 @@ Tensor composite(const Tensor& self, const std::optional<Tensor>& bias, std::str
 Tensor& composite_out(const Tensor& self, const std::optional<Tensor>& bias, std::string_view activation,
                       c10::ArrayRef<double> params, Tensor& out) {
   check_bias_act(self, bias, activation, params);
+  check_separate("bias_act", "bias", bias, out);
   prepare_out("bias_act", out, self);
   return out.copy_(composite(self, bias, activation, params));
 }

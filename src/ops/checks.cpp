@@ -51,6 +51,25 @@ void check_bias(std::string_view op, std::string_view argument, const std::optio
                     bias->sym_sizes(), ", but must have shape [", size, "]");
 }
 
+namespace {
+
+// Whether the tensor's place in memory is known; it is not while torch.compile traces symbolic sizes.
+bool has_place(const at::Tensor& tensor) {
+  return tensor.has_storage() && !tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
+}
+
+void check_no_internal_overlap(std::string_view op, std::string_view argument, const at::Tensor& tensor) {
+  TORCH_CHECK(!has_place(tensor) || at::has_internal_overlap(tensor) != at::MemOverlap::Yes, "fastops.", op, ": ",
+              argument, " is written to, but several of its elements share one memory location (it is expanded); ",
+              "clone() it first");
+}
+
+at::MemOverlapStatus overlap(const at::Tensor& a, const at::Tensor& b) {
+  return has_place(a) && has_place(b) ? at::get_overlap_status(a, b) : at::MemOverlapStatus::No;
+}
+
+}  // namespace
+
 void prepare_out(std::string_view op, at::Tensor& out, const at::Tensor& like) {
   check_like(op, "out", out, "self", like);
   if (!out.sym_sizes().equals(like.sym_sizes())) {
@@ -58,13 +77,22 @@ void prepare_out(std::string_view op, at::Tensor& out, const at::Tensor& like) {
                       ", but the result has shape ", like.sym_sizes(), " (only an empty out is resized)");
     out.resize__symint(like.sym_sizes());
   }
-  at::assert_no_internal_overlap(out);
-  at::assert_no_partial_overlap(out, like);
+  check_no_internal_overlap(op, "out", out);
+  TORCH_CHECK(overlap(out, like) != at::MemOverlapStatus::Partial, "fastops.", op,
+              ": out overlaps self in part; it must be self or lie elsewhere");
+}
+
+void check_separate(std::string_view op, std::string_view argument, const std::optional<at::Tensor>& tensor,
+                    const at::Tensor& out) {
+  if (!tensor || !tensor->defined()) return;
+  const auto status = overlap(out, *tensor);
+  TORCH_CHECK(status != at::MemOverlapStatus::Partial && status != at::MemOverlapStatus::Full, "fastops.", op, ": ",
+              argument, " overlaps out; they must lie apart in memory");
 }
 
 void check_in_place(std::string_view op, const at::Tensor& self) {
   check_tensor(op, "self", self);
-  at::assert_no_internal_overlap(self);
+  check_no_internal_overlap(op, "self", self);
 }
 
 }  // namespace fastops

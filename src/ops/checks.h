@@ -30,6 +30,10 @@ void check_bias(std::string_view op, std::string_view argument, const std::optio
 // It may be `like` itself, but not overlap it in part nor overlap itself.
 void prepare_out(std::string_view op, at::Tensor& out, const at::Tensor& like);
 
+// An argument that must not overlap `out`; nothing where absent.
+void check_separate(std::string_view op, std::string_view argument, const std::optional<at::Tensor>& tensor,
+                    const at::Tensor& out);
+
 // A tensor that is to be written in place: its elements must not share memory.
 void check_in_place(std::string_view op, const at::Tensor& self);
 

@@ -59,6 +59,27 @@ GatedMlpArguments check_gated_mlp(const Tensor& input, const Tensor& gate_weight
   return {input, gate_weight, up_weight, down_weight, gate_bias, up_bias, down_bias, spec};
 }
 
+GatedMlpArguments check_gated_mlp_backward(const Tensor& grad_output, const Tensor& input, const Tensor& gate_weight,
+                                           const Tensor& up_weight, const Tensor& down_weight,
+                                           const std::optional<Tensor>& gate_bias, const std::optional<Tensor>& up_bias,
+                                           const Tensor& gate, const Tensor& up, std::string_view activation,
+                                           c10::ArrayRef<double> params) {
+  constexpr auto op = "gated_mlp_backward";
+  auto mlp = check_gated_mlp(input, gate_weight, up_weight, down_weight, gate_bias, up_bias, std::nullopt, activation,
+                             params);
+  const auto check_shape = [&](const char* name, const Tensor& tensor, const c10::SymInt& features) {
+    check_like(op, name, tensor, "input", input);
+    auto sizes = input.sym_sizes().vec();
+    sizes.back() = features;
+    TORCH_CHECK_VALUE(tensor.sym_sizes().equals(sizes), "fastops.", op, ": ", name, " has shape ", tensor.sym_sizes(),
+                      ", but must have shape ", c10::SymIntArrayRef(sizes));
+  };
+  check_shape("grad_output", grad_output, down_weight.sym_size(0));
+  check_shape("gate", gate, gate_weight.sym_size(0));
+  check_shape("up", up, gate_weight.sym_size(0));
+  return mlp;
+}
+
 namespace {
 
 // The gate and the up projection.
@@ -145,32 +166,11 @@ std::tuple<Tensor, Tensor, Tensor> meta_forward(FASTOPS_GATED_MLP_PARAMETERS) {
 
 Tensor meta(FASTOPS_GATED_MLP_PARAMETERS) { return std::get<0>(meta_forward(FASTOPS_GATED_MLP_ARGUMENTS)); }
 
-GatedMlpArguments check_backward(const Tensor& grad_output, const Tensor& input, const Tensor& gate_weight,
-                                 const Tensor& up_weight, const Tensor& down_weight,
-                                 const std::optional<Tensor>& gate_bias, const std::optional<Tensor>& up_bias,
-                                 const Tensor& gate, const Tensor& up, std::string_view activation,
-                                 c10::ArrayRef<double> params) {
-  constexpr auto op = "gated_mlp_backward";
-  auto mlp = check_gated_mlp(input, gate_weight, up_weight, down_weight, gate_bias, up_bias, std::nullopt, activation,
-                             params);
-  const auto check_shape = [&](const char* name, const Tensor& tensor, const c10::SymInt& features) {
-    check_like(op, name, tensor, "input", input);
-    auto sizes = input.sym_sizes().vec();
-    sizes.back() = features;
-    TORCH_CHECK_VALUE(tensor.sym_sizes().equals(sizes), "fastops.", op, ": ", name, " has shape ", tensor.sym_sizes(),
-                      ", but must have shape ", c10::SymIntArrayRef(sizes));
-  };
-  check_shape("grad_output", grad_output, down_weight.sym_size(0));
-  check_shape("gate", gate, gate_weight.sym_size(0));
-  check_shape("up", up, gate_weight.sym_size(0));
-  return mlp;
-}
-
 std::vector<Tensor> backward(const Tensor& grad_output, const Tensor& input, const Tensor& gate_weight,
                              const Tensor& up_weight, const Tensor& down_weight, const std::optional<Tensor>& gate_bias, const std::optional<Tensor>& up_bias, const Tensor& gate, const Tensor& up, std::string_view activation, c10::ArrayRef<double> params,
                              std::array<bool, 7> output_mask) {
   const auto mlp =
-      check_backward(grad_output, input, gate_weight, up_weight, down_weight, gate_bias, up_bias, gate, up, activation, params);
+      check_gated_mlp_backward(grad_output, input, gate_weight, up_weight, down_weight, gate_bias, up_bias, gate, up, activation, params);
   return projections_backward(mlp, grad_output, gate, up, output_mask);
 }
 
@@ -178,14 +178,14 @@ std::vector<Tensor> batched_backward(const Tensor& grad_output, const Tensor& in
                              const Tensor& up_weight, const Tensor& down_weight, const std::optional<Tensor>& gate_bias, const std::optional<Tensor>& up_bias, const Tensor& gate, const Tensor& up, std::string_view activation, c10::ArrayRef<double> params,
                              std::array<bool, 7> output_mask) {
   const auto mlp =
-      check_backward(grad_output, input, gate_weight, up_weight, down_weight, gate_bias, up_bias, gate, up, activation, params);
+      check_gated_mlp_backward(grad_output, input, gate_weight, up_weight, down_weight, gate_bias, up_bias, gate, up, activation, params);
   return composite_gated_mlp_backward(mlp, grad_output, output_mask);
 }
 
 std::vector<Tensor> backward_meta(const Tensor& grad_output, const Tensor& input, const Tensor& gate_weight,
                                   const Tensor& up_weight, const Tensor& down_weight, const std::optional<Tensor>& gate_bias, const std::optional<Tensor>& up_bias, const Tensor& gate, const Tensor& up, std::string_view activation, c10::ArrayRef<double> params,
                                   std::array<bool, 7> output_mask) {
-  check_backward(grad_output, input, gate_weight, up_weight, down_weight, gate_bias, up_bias, gate, up, activation, params);
+  check_gated_mlp_backward(grad_output, input, gate_weight, up_weight, down_weight, gate_bias, up_bias, gate, up, activation, params);
   const auto hidden = gate_weight.sym_size(0);
   const std::array<std::vector<c10::SymInt>, 7> sizes = {
       input.sym_sizes().vec(),       gate_weight.sym_sizes().vec(), up_weight.sym_sizes().vec(),

@@ -68,7 +68,7 @@ MlpArguments check_mlp(std::string_view op, const Tensor& input, at::TensorList 
                    weights,
                    {},
                    activation_spec(op, activation, params),
-                   activation_spec(op, output_activation, output_params)};
+                   activation_spec(op, output_activation, output_params, "output_")};
   check_tensor(op, "input", input);
   last_size(op, "input", input);
   mlp.biases.reserve(biases.size());
@@ -85,6 +85,34 @@ MlpArguments check_linear_act(const Tensor& input, at::TensorList weight, const 
   check_tensor(op, "input", input);
   last_size(op, "input", input);
   check_layer(op, mlp, 0, "weight", "bias");
+  return mlp;
+}
+
+MlpArguments check_mlp_backward(const Tensor& grad_output, const Tensor& input, at::TensorList weights,
+                                const OptionalTensors& biases, const std::optional<Tensor>& output, at::TensorList saved,
+                                std::string_view activation, std::string_view output_activation,
+                                c10::ArrayRef<double> params, c10::ArrayRef<double> output_params,
+                                const c10::List<bool>& output_mask) {
+  constexpr auto op = "mlp_backward";
+  MlpArguments mlp =
+      check_mlp(op, input, weights, biases, activation, output_activation, params, output_params);
+  const size_t expected = mlp.layers() - 1 + (mlp.saves(mlp.layers() - 1) ? 1 : 0);
+  TORCH_CHECK_VALUE(saved.size() == expected, "fastops.", op, ": saved has ", saved.size(), " tensors, but must have ",
+                    expected, ", as mlp_forward returned them");
+  TORCH_CHECK_VALUE(!mlp.needs_output() || (output && output->defined()), "fastops.", op,
+                    ": output must be given for output_activation ", output_activation);
+  TORCH_CHECK_VALUE(output_mask.size() == 1 + 2 * mlp.layers(), "fastops.", op, ": output_mask has ",
+                    output_mask.size(), " entries, but must have ", 1 + 2 * mlp.layers());
+  const auto check_layer_tensor = [&](const std::string& name, const Tensor& tensor, size_t layer) {
+    check_like(op, name, tensor, "input", input);
+    auto sizes = input.sym_sizes().vec();
+    sizes.back() = weights[layer].sym_size(0);
+    TORCH_CHECK_VALUE(tensor.sym_sizes().equals(sizes), "fastops.", op, ": ", name, " has shape ", tensor.sym_sizes(),
+                      ", but must have shape ", c10::SymIntArrayRef(sizes));
+  };
+  check_layer_tensor("grad_output", grad_output, mlp.layers() - 1);
+  if (mlp.needs_output()) check_layer_tensor("output", *output, mlp.layers() - 1);
+  for (size_t i = 0; i < saved.size(); ++i) check_layer_tensor(argument("saved", i), saved[i], i);
   return mlp;
 }
 
@@ -218,39 +246,12 @@ std::tuple<Tensor, std::vector<Tensor>> meta_forward(FASTOPS_MLP_PARAMETERS) {
   return {empty_output(mlp, mlp.layers() - 1), std::move(saved)};
 }
 
-MlpArguments check_backward(const Tensor& grad_output, const Tensor& input, at::TensorList weights,
-                            const OptionalTensors& biases, const std::optional<Tensor>& output, at::TensorList saved,
-                            std::string_view activation, std::string_view output_activation,
-                            c10::ArrayRef<double> params, c10::ArrayRef<double> output_params,
-                            const c10::List<bool>& output_mask) {
-  constexpr auto op = "mlp_backward";
-  MlpArguments mlp = check_mlp(op, FASTOPS_MLP_ARGUMENTS);
-  const size_t expected = mlp.layers() - 1 + (mlp.saves(mlp.layers() - 1) ? 1 : 0);
-  TORCH_CHECK_VALUE(saved.size() == expected, "fastops.", op, ": saved has ", saved.size(), " tensors, but must have ",
-                    expected, ", as mlp_forward returned them");
-  TORCH_CHECK_VALUE(!mlp.needs_output() || (output && output->defined()), "fastops.", op,
-                    ": output must be given for output_activation ", output_activation);
-  TORCH_CHECK_VALUE(output_mask.size() == 1 + 2 * mlp.layers(), "fastops.", op, ": output_mask has ",
-                    output_mask.size(), " entries, but must have ", 1 + 2 * mlp.layers());
-  const auto check_layer_tensor = [&](const std::string& name, const Tensor& tensor, size_t layer) {
-    check_like(op, name, tensor, "input", input);
-    auto sizes = input.sym_sizes().vec();
-    sizes.back() = weights[layer].sym_size(0);
-    TORCH_CHECK_VALUE(tensor.sym_sizes().equals(sizes), "fastops.", op, ": ", name, " has shape ", tensor.sym_sizes(),
-                      ", but must have shape ", c10::SymIntArrayRef(sizes));
-  };
-  check_layer_tensor("grad_output", grad_output, mlp.layers() - 1);
-  if (mlp.needs_output()) check_layer_tensor("output", *output, mlp.layers() - 1);
-  for (size_t i = 0; i < saved.size(); ++i) check_layer_tensor(argument("saved", i), saved[i], i);
-  return mlp;
-}
-
 std::vector<Tensor> backward(const Tensor& grad_output, const Tensor& input, at::TensorList weights,
                              const OptionalTensors& biases, const std::optional<Tensor>& output, at::TensorList saved,
                              std::string_view activation, std::string_view output_activation,
                              c10::ArrayRef<double> params, c10::ArrayRef<double> output_params,
                              const c10::List<bool>& output_mask) {
-  const MlpArguments mlp = check_backward(grad_output, input, weights, biases, output, saved, activation,
+  const MlpArguments mlp = check_mlp_backward(grad_output, input, weights, biases, output, saved, activation,
                                           output_activation, params, output_params, output_mask);
   return layers_backward(mlp, grad_output, output, saved, output_mask);
 }
@@ -260,7 +261,7 @@ std::vector<Tensor> batched_backward(const Tensor& grad_output, const Tensor& in
                                      std::string_view activation, std::string_view output_activation,
                                      c10::ArrayRef<double> params, c10::ArrayRef<double> output_params,
                                      const c10::List<bool>& output_mask) {
-  const MlpArguments mlp = check_backward(grad_output, input, weights, biases, output, saved, activation,
+  const MlpArguments mlp = check_mlp_backward(grad_output, input, weights, biases, output, saved, activation,
                                                   output_activation, params, output_params, output_mask);
   return composite_mlp_backward(mlp, grad_output, output_mask);
 }
@@ -270,7 +271,7 @@ std::vector<Tensor> backward_meta(const Tensor& grad_output, const Tensor& input
                                   at::TensorList saved, std::string_view activation,
                                   std::string_view output_activation, c10::ArrayRef<double> params,
                                   c10::ArrayRef<double> output_params, const c10::List<bool>& output_mask) {
-  check_backward(grad_output, input, weights, biases, output, saved, activation, output_activation, params,
+  check_mlp_backward(grad_output, input, weights, biases, output, saved, activation, output_activation, params,
                  output_params, output_mask);
   std::vector<Tensor> grads;
   if (output_mask.get(0)) grads.push_back(at::empty_symint(input.sym_sizes(), input.options()));

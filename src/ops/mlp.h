@@ -73,6 +73,13 @@ MlpArguments check_mlp(std::string_view op, const Tensor& input, at::TensorList 
                        std::string_view activation, std::string_view output_activation, c10::ArrayRef<double> params,
                        c10::ArrayRef<double> output_params);
 
+// The arguments of mlp_backward.
+MlpArguments check_mlp_backward(const Tensor& grad_output, const Tensor& input, at::TensorList weights,
+                                const OptionalTensors& biases, const std::optional<Tensor>& output,
+                                at::TensorList saved, std::string_view activation, std::string_view output_activation,
+                                c10::ArrayRef<double> params, c10::ArrayRef<double> output_params,
+                                const c10::List<bool>& output_mask);
+
 // One layer as an mlp, with messages that name linear_act's arguments.
 MlpArguments check_linear_act(const Tensor& input, at::TensorList weight, const std::optional<Tensor>& bias,
                               std::string_view activation, c10::ArrayRef<double> params);

@@ -36,6 +36,7 @@ Tensor forward(const Tensor& self, const std::optional<Tensor>& bias, std::strin
 Tensor& forward_out(const Tensor& self, const std::optional<Tensor>& bias, std::string_view activation,
                     c10::ArrayRef<double> params, Tensor& out) {
   const auto spec = check_bias_act(self, bias, activation, params);
+  check_separate("bias_act", "bias", bias, out);
   prepare_out("bias_act", out, self);
   if (!bias || !bias->defined()) return plain_activation_out(spec, self, out);
   if (out.is_contiguous()) {

@@ -1,0 +1,262 @@
+"""Solves Poisson's equation with a physics-informed network, which needs second derivatives: fastops and PyTorch.
+
+Run it with ``python examples/pinn.py --out demo``; it takes well under a minute. The problem is -(u_xx + u_yy) = f in
+the unit square with u = 0 on its boundary (Raissi, Perdikaris and Karniadakis, Physics-informed neural networks, 2019),
+with an f whose solution is known. The network is a tanh MLP with three hidden layers of 64; u_xx and u_yy come from two
+uses of torch.autograd.grad, and the training differentiates them once more. Adam finds the shape of the solution,
+L-BFGS its digits. Expect relative errors below a thousandth from both sides, and in the --out folder pinn.png. The
+program fails if the two loss curves differ at the beginning.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from common import FASTOPS, PYTORCH, Row, announce, arguments, comparison, console, folder, positive, turns, twins
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from plots import LINES, bars, new_figure, save, tidy
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import Tensor, nn
+
+WIDTH = 64
+ROUND = 20  # iterations of L-BFGS after which it is the other side's turn
+
+# The losses of this many first steps are compared. From step to step each side adds the rounding errors of its sums,
+# which are as long as a layer is wide; tanh is smooth, so that they add up and nothing tears the two sides apart.
+COMPARED_STEPS = 100
+TOLERANCE_PER_STEP = WIDTH * torch.finfo(torch.float32).eps
+
+
+def exact(points: Tensor) -> Tensor:
+    """The solution at points [n, 2]."""
+    x, y = math.pi * points[:, 0], math.pi * points[:, 1]
+    return torch.sin(x) * torch.sin(y) + 0.5 * torch.sin(3 * x) * torch.sin(2 * y)
+
+
+def source(points: Tensor) -> Tensor:
+    """f = -(u_xx + u_yy) of that solution."""
+    x, y = math.pi * points[:, 0], math.pi * points[:, 1]
+    return math.pi**2 * (2 * torch.sin(x) * torch.sin(y) + 6.5 * torch.sin(3 * x) * torch.sin(2 * y))
+
+
+def solution(network: nn.Module, points: Tensor) -> Tensor:
+    """The network's u, which is zero on the boundary whatever its weights are."""
+    return 16 * (points * (1 - points)).prod(1) * network(points).squeeze(1)
+
+
+def residual_loss(network: nn.Module, points: Tensor) -> Tensor:
+    """The mean square of u_xx + u_yy + f at the points, relative to that of f."""
+    points = points.detach().requires_grad_()
+    u = solution(network, points)
+    (gradient,) = torch.autograd.grad(u.sum(), points, create_graph=True)
+    laplacian = torch.zeros_like(u)
+    for dimension in range(points.shape[1]):
+        (second,) = torch.autograd.grad(gradient[:, dimension].sum(), points, create_graph=True)
+        laplacian = laplacian + second[:, dimension]
+    f = source(points.detach())
+    return (laplacian + f).square().mean() / f.square().mean()
+
+
+def make_network(seed: int) -> nn.Sequential:
+    """2-64-64-64-1 with Glorot's weights."""
+    torch.manual_seed(seed)
+    network = nn.Sequential(
+        *(nn.Linear(2, WIDTH), nn.Tanh()),
+        *(nn.Linear(WIDTH, WIDTH), nn.Tanh()),
+        *(nn.Linear(WIDTH, WIDTH), nn.Tanh()),
+        nn.Linear(WIDTH, 1),
+    )
+    for layer in network:
+        if isinstance(layer, nn.Linear):
+            nn.init.xavier_normal_(layer.weight)
+            nn.init.zeros_(layer.bias)
+    return network
+
+
+class Training:
+    """One side's training, and what was measured of it."""
+
+    def __init__(self, network: nn.Module, points: Tensor, steps: int) -> None:
+        self.network, self.points = network, points
+        self.adam = torch.optim.Adam(network.parameters(), lr=5e-3)
+        self.rate = torch.optim.lr_scheduler.CosineAnnealingLR(self.adam, steps)
+        self.lbfgs = torch.optim.LBFGS(
+            network.parameters(),
+            max_iter=ROUND,
+            history_size=50,
+            line_search_fn="strong_wolfe",
+            tolerance_grad=0,
+            tolerance_change=0,
+        )
+        self.losses: list[float] = []
+        self.seconds: list[float] = []
+
+    def adam_step(self) -> None:
+        """One timed step of Adam."""
+        start = time.perf_counter()
+        self.losses.append(self.loss_and_gradients(self.adam).item())
+        self.adam.step()
+        self.rate.step()
+        self.seconds.append(time.perf_counter() - start)
+
+    def lbfgs_round(self) -> None:
+        """A round of L-BFGS, whose line search evaluates the loss more than once in some iterations."""
+
+        def closure() -> Tensor:
+            loss = self.loss_and_gradients(self.lbfgs)
+            self.losses.append(loss.item())
+            return loss
+
+        self.lbfgs.step(closure)
+
+    def loss_and_gradients(self, optimizer: torch.optim.Optimizer) -> Tensor:
+        optimizer.zero_grad()
+        loss = residual_loss(self.network, self.points)
+        loss.backward()
+        return loss.detach()
+
+
+def grid(size: int = 101) -> Tensor:
+    """Points [size * size, 2] that cover the square."""
+    line = torch.linspace(0, 1, size)
+    return torch.cartesian_prod(line, line)
+
+
+@torch.no_grad()
+def relative_error(network: nn.Module) -> float:
+    """|u - exact| / |exact| in the L2 norm."""
+    points = grid()
+    return float((solution(network, points) - exact(points)).norm() / exact(points).norm())
+
+
+def train(network: nn.Sequential, options: argparse.Namespace, out: Console) -> dict[str, Training]:
+    """Trains both sides, which take turns: step by step in Adam, round by round in L-BFGS."""
+    sobol = torch.quasirandom.SobolEngine(2, scramble=True, seed=options.seed)
+    points = sobol.draw(options.points)
+    trainings = {side: Training(twin, points, options.steps) for side, twin in twins(network).items()}
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=out) as progress:
+        for step in progress.track(range(options.steps), description="Adam, steps"):
+            for side in turns(step):
+                trainings[side].adam_step()
+        for number in progress.track(range(options.rounds), description=f"L-BFGS, rounds of {ROUND}"):
+            for side in turns(number):
+                trainings[side].lbfgs_round()
+    return trainings
+
+
+def check_beginning(trainings: dict[str, Training], steps: int, out: Console) -> list[str]:
+    """Compares the first losses of both sides; gives what is more than rounding explains."""
+    steps = min(steps, COMPARED_STEPS)
+    pairs = zip(trainings[FASTOPS].losses[:steps], trainings[PYTORCH].losses[:steps], strict=True)
+    differences = [abs(a - b) / b for a, b in pairs]
+    out.print(f"The losses of the first {steps} steps differ by at most {max(differences):.1e} of themselves")
+    out.print(f"  (tolerance {TOLERANCE_PER_STEP:.1e} for each step so far: the rounding of float32 sums)")
+    return [
+        f"the losses of step {step} differ by {difference:.1e}, more than {step * TOLERANCE_PER_STEP:.1e}"
+        for step, difference in enumerate(differences, start=1)
+        if not difference <= step * TOLERANCE_PER_STEP  # so that a NaN fails
+    ][:1]
+
+
+def rows(trainings: dict[str, Training]) -> list[Row]:
+    sides = trainings.items()
+    return [
+        Row(
+            "relative L2 error", {side: [relative_error(training.network)] for side, training in sides}, "{:.1e}".format
+        ),
+        Row("final loss", {side: one.losses[-1:] for side, one in sides}, "{:.1e}".format),
+        Row("seconds per Adam step", {side: one.seconds for side, one in sides}, "{:.4f}".format),
+    ]
+
+
+def plot(trainings: dict[str, Training], table: Sequence[Row], adam_steps: int, path: Path) -> None:
+    """The solution, both errors, the loss curves and the time bars."""
+    title = "Poisson's equation by a tanh network (2-64-64-64-1): fastops and PyTorch"
+    figure = new_figure(title, 13, 7.5)
+    axes = figure.subplots(2, 3)
+    points = grid()
+    with torch.no_grad():
+        solutions = {side: solution(training.network, points) for side, training in trainings.items()}
+    errors = {side: (u - exact(points)).abs() for side, u in solutions.items()}
+    largest = max(error.max().item() for error in errors.values())
+    plot_field(figure, axes[0, 0], solutions[FASTOPS], "Solution u(x, y) by fastops", "RdBu_r", (-1.5, 1.5))
+    error, _, seconds = table
+    for axis, side in ((axes[0, 1], FASTOPS), (axes[0, 2], PYTORCH)):
+        title = f"Error of {side} (relative: {error.cell(side)})"
+        plot_field(figure, axis, errors[side], title, "magma", (0, largest))
+    plot_losses(axes[1, 0], trainings, adam_steps)
+    plot_differences(axes[1, 1], trainings, adam_steps)
+    bars(axes[1, 2], seconds, "Time per Adam step", "seconds (median, quartiles)")
+    save(figure, path)
+
+
+def plot_field(
+    figure: Figure, axes: Axes, values: Tensor, title: str, colors: str, limits: tuple[float, float]
+) -> None:
+    """A function on the grid, in colours."""
+    size = math.isqrt(len(values))
+    field = values.reshape(size, size).T.numpy()
+    image = axes.imshow(field, origin="lower", extent=(0, 1, 0, 1), cmap=colors, vmin=limits[0], vmax=limits[1])
+    axes.set(title=title, xlabel="x", ylabel="y")
+    figure.colorbar(image, ax=axes, shrink=0.85)
+
+
+def plot_losses(axes: Axes, trainings: dict[str, Training], adam_steps: int) -> None:
+    for side, training in trainings.items():
+        axes.semilogy(training.losses, label=side, **LINES[side])
+    axes.set(title="Loss", xlabel="evaluation of loss and gradient", ylabel="mean squared residual / f squared")
+    mark_lbfgs(axes, adam_steps)
+
+
+def plot_differences(axes: Axes, trainings: dict[str, Training], adam_steps: int) -> None:
+    """Up to the shorter curve: the line searches of L-BFGS may evaluate the loss more often on one side."""
+    pairs = zip(trainings[FASTOPS].losses, trainings[PYTORCH].losses, strict=False)
+    differences = [max(abs(a - b) / b, 1e-8) for a, b in pairs]
+    axes.semilogy(differences, color=LINES[FASTOPS]["color"], linewidth=0.9)
+    axes.set(title="Difference of the two losses", xlabel="evaluation of loss and gradient")
+    axes.set(ylabel="relative difference (1e-8: none)")
+    mark_lbfgs(axes, adam_steps)
+
+
+def mark_lbfgs(axes: Axes, adam_steps: int) -> None:
+    axes.axvline(adam_steps, color="#666666", linewidth=1, linestyle=":", label="from Adam to L-BFGS")
+    tidy(axes)
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    # A second thread has little to do in a network of this size.
+    parser = arguments("Solves Poisson's equation with a physics-informed network.", threads=1)
+    parser.add_argument("--steps", type=positive, default=800, help="steps of Adam")
+    parser.add_argument("--rounds", type=int, default=12, help=f"rounds of {ROUND} iterations of L-BFGS")
+    parser.add_argument("--points", type=positive, default=512, help="points at which the equation shall hold")
+    parser.add_argument("--out", type=Path, help="folder for pinn.png; no plot without it")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    options = parse(argv)
+    torch.set_num_threads(options.threads)
+    out = console()
+    announce(out, f"-(u_xx + u_yy) = f in the unit square by a tanh network, at {options.points} points")
+    trainings = train(make_network(options.seed), options, out)
+    table = rows(trainings)
+    out.print(comparison(f"\n{options.steps} steps of Adam, then {options.rounds * ROUND} iterations of L-BFGS", table))
+    failures = check_beginning(trainings, options.steps, out)
+    if options.out:
+        path = folder(options.out) / "pinn.png"
+        plot(trainings, table, options.steps, path)
+        out.print(f"Solution, errors and curves: {path}")
+    if failures:
+        raise SystemExit("pinn: fastops and PyTorch do not agree: " + "; ".join(failures))
+
+
+if __name__ == "__main__":
+    main()

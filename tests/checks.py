@@ -1,0 +1,70 @@
+"""Comparisons that several tests make."""
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+
+
+def bits(tensor):
+    """The bits of a tensor's elements as integers, the same for every NaN."""
+    integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+    tensor = tensor.detach().cpu()
+    return torch.where(tensor.isnan(), torch.nan, tensor).contiguous().view(integer)
+
+
+def assert_same_bits(actual, expected, what=""):
+    """The tensors are equal bit by bit, any NaN being equal to any other."""
+    assert actual.shape == expected.shape and actual.dtype == expected.dtype, what
+    wrong = (bits(actual) != bits(expected)).nonzero()
+    if len(wrong):
+        index = tuple(wrong[0].tolist())
+        raise AssertionError(
+            f"{what}: {len(wrong)} elements differ; the first, at {index}, is {actual[index].item()!r}, "
+            f"expected {expected[index].item()!r}"
+        )
+
+
+def assert_meta_agrees(results, op, *args, **kwargs):
+    """The op's Meta kernel gives the shapes, dtypes and strides of these results.
+
+    The strides of empty tensors and of dimensions of size 1 mean nothing; at::empty_like itself chooses them freely.
+    """
+
+    def to_meta(value):
+        if isinstance(value, Tensor):
+            return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device="meta")
+        return [to_meta(v) for v in value] if isinstance(value, list) else value
+
+    expected = op(*map(to_meta, args), **{key: to_meta(value) for key, value in kwargs.items()})
+    actual = _flatten(results)
+    expected = _flatten(expected)
+    assert len(actual) == len(expected)
+    for a, e in zip(actual, expected, strict=True):
+        assert _layout(a) == _layout(e), f"{op}: {args} {kwargs}"
+
+
+def _layout(tensor):
+    strides = [stride for stride, n in zip(tensor.stride(), tensor.shape, strict=True) if n > 1 and tensor.numel() > 0]
+    return tensor.shape, tensor.dtype, strides
+
+
+def _flatten(results):
+    if isinstance(results, Tensor):
+        return [results]
+    return [tensor for result in results for tensor in _flatten(result)]
+
+
+def kept_tensors(function, inputs):
+    """The tensors that autograd keeps for the backward pass of a call, beyond its inputs."""
+    kept = {}
+    given_storages = {tensor.untyped_storage().data_ptr() for tensor in inputs if tensor is not None}
+
+    def pack(tensor):
+        if tensor.untyped_storage().data_ptr() not in given_storages:
+            kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
+        result = function()
+    del result
+    return list(kept.values())

@@ -1,0 +1,96 @@
+"""Every instruction set that this machine can run, and how it is chosen."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from strategies import DEVICE
+
+# From the least to the most: what PyTorch calls each, and what FASTOPS_CPU_CAPABILITY does.
+CAPABILITIES = {"DEFAULT": "default", "AVX2": "avx2", "AVX512": "avx512"}
+HERE = Path(__file__).parent
+
+pytestmark = pytest.mark.skipif(DEVICE != "cpu", reason="the instruction sets are the CPU's")
+
+
+def run(*command, **environment):
+    """Runs Python in a process of its own with these environment variables."""
+    clean = {key: value for key, value in os.environ.items() if not key.endswith("_CPU_CAPABILITY")}
+    clean = {key: value for key, value in clean.items() if not key.startswith("PYTEST_")}
+    return subprocess.run(
+        [sys.executable, *command], env={**clean, **environment}, cwd=HERE, capture_output=True, text=True, check=False
+    )
+
+
+def capability_of(**environment):
+    """The instruction set that a process with these environment variables uses."""
+    script = "import torch, fastops; torch.ops.fastops.gelu(torch.ones(1)); print(fastops._C.cpu_capability())"
+    result = run("-c", script, **environment)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip()
+
+
+def usable():
+    """The instruction sets that this CPU runs, least first; only "default" where PyTorch has others than these."""
+    here = torch.backends.cpu.get_cpu_capability()
+    names = list(CAPABILITIES)
+    return [CAPABILITIES[name] for name in names[: names.index(here) + 1]] if here in names else ["default"]
+
+
+@pytest.mark.parametrize("suite", ["test_activation.py", "test_bias_act.py", "test_gated_act.py"])
+@pytest.mark.parametrize("capability", CAPABILITIES.values())
+def test_results(capability, suite):
+    """The elementwise ops pass their tests with every instruction set."""
+    if capability not in usable():
+        pytest.skip(f"this CPU has {usable()}")
+    assert capability_of(FASTOPS_CPU_CAPABILITY=capability) == capability
+    options = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    result = run(
+        "-m",
+        "pytest",
+        *options,
+        suite,
+        FASTOPS_CPU_CAPABILITY=capability,
+        FASTOPS_TEST_PROFILE="quick",
+        OMP_NUM_THREADS="2",
+    )
+    assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-2000:]
+    assert "passed" in result.stdout
+
+
+def test_default_is_the_best():
+    """Without being asked for another, the library uses what PyTorch does."""
+    assert capability_of() == usable()[-1]
+    assert capability_of(FASTOPS_CPU_CAPABILITY="") == usable()[-1]
+
+
+def test_pytorch_choice_is_honoured():
+    """ATEN_CPU_CAPABILITY, which limits PyTorch, limits fastops too."""
+    assert capability_of(ATEN_CPU_CAPABILITY="default") == "default"
+    if "avx512" in usable():
+        assert capability_of(ATEN_CPU_CAPABILITY="avx2") == "avx2"
+
+
+@pytest.mark.parametrize("value", ["avx1024", "AVX2", "avx512 "])
+def test_unknown_capability(value):
+    """An unknown instruction set is a ValueError that names the variable, the value and the choices."""
+    result = run("-c", "import torch, fastops; torch.ops.fastops.gelu(torch.ones(1))", FASTOPS_CPU_CAPABILITY=value)
+    assert result.returncode != 0
+    message = result.stderr.strip().splitlines()[-1]
+    assert message.startswith("ValueError: "), result.stderr
+    for part in ("FASTOPS_CPU_CAPABILITY", repr(value), *usable()):
+        assert part in message
+
+
+def test_unavailable_capability():
+    """Asking for an instruction set that PyTorch is kept from using is the same error."""
+    environment = {"FASTOPS_CPU_CAPABILITY": "avx512", "ATEN_CPU_CAPABILITY": "default"}
+    result = run("-c", "import torch, fastops; torch.ops.fastops.gelu(torch.ones(1))", **environment)
+    assert result.returncode != 0
+    assert (
+        "ValueError: fastops: FASTOPS_CPU_CAPABILITY is 'avx512', but here it can be one of: default" in result.stderr
+    )

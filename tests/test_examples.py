@@ -1,0 +1,92 @@
+"""The examples run, write what they promise, and fail when fastops computes something else than PyTorch.
+
+Each runs as a user runs it, in a process of its own, with one thread: tests run beside each other.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *map(str, arguments)], capture_output=True, text=True, timeout=300)
+
+
+def run_example(name: str, *arguments: object) -> str:
+    result = run(EXAMPLES / name, "--threads", 1, *arguments)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def check_png(path: Path) -> None:
+    assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+
+
+LOAD = """
+import sys, torch, fastops
+network = torch.export.load(sys.argv[1]).module()
+assert "fastops.mlp" in network.code, network.code
+print(*(tuple(network(torch.zeros(size, 784)).shape) for size in (1, 7)))
+"""
+
+
+def test_digits(tmp_path: Path) -> None:
+    text = run_example("digits.py", "--epochs", 2, "--batch-size", 200, "--out", tmp_path / "demo")
+    for row in ("held-out accuracy", "final training loss", "seconds per epoch", "KiB kept for backward"):
+        assert row in text
+    assert "the same answer for 1000 of 1000 held-out digits" in text
+    check_png(tmp_path / "demo" / "digits.png")
+    loaded = run("-c", LOAD, tmp_path / "demo" / "digits.pt2")  # knows the network only from the file
+    assert loaded.stdout.split("\n")[0] == "(1, 10) (7, 10)", loaded.stderr
+
+
+def test_regression() -> None:
+    text = run_example("regression.py", "--steps", 20)
+    for row in ("forward, microseconds", "backward, microseconds", "held-out squared error"):
+        assert row in text
+    assert "Gradients checked against PyTorch's" in text
+
+
+def test_pinn(tmp_path: Path) -> None:
+    text = run_example("pinn.py", "--steps", 10, "--rounds", 1, "--points", 64, "--out", tmp_path)
+    for row in ("relative L2 error", "final loss", "seconds per Adam step"):
+        assert row in text
+    check_png(tmp_path / "pinn.png")
+
+
+# fastops's activation is not the one that PyTorch runs, as if its kernel were broken.
+BREAK = """
+import runpy, sys
+sys.path.insert(0, sys.argv[1])
+import fastops
+honest = fastops.nn.MLP.from_sequential
+def broken(sequential):
+    network = honest(sequential)
+    {damage}
+    return network
+fastops.nn.MLP.from_sequential = broken
+sys.argv = sys.argv[2:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "arguments"),
+    [
+        ("digits.py", "network.params = [1.001]", ["--epochs", 1, "--out"]),
+        ("regression.py", "network.activation, network.params = 'leaky_relu', [1e-3]", ["--steps", 1]),
+        ("pinn.py", "network.activation = 'softplus'", ["--steps", 2, "--rounds", 0, "--points", 64, "--out"]),
+    ],
+)
+def test_a_difference_is_an_error(name: str, damage: str, arguments: list[object], tmp_path: Path) -> None:
+    if arguments[-1] == "--out":
+        arguments = [*arguments, tmp_path]
+    result = run("-c", BREAK.format(damage=damage), EXAMPLES, EXAMPLES / name, "--threads", 1, *arguments)
+    assert result.returncode == 1
+    assert "differ" in result.stderr.splitlines()[-1], result.stderr

@@ -1,0 +1,169 @@
+"""MLP.from_sequential: which networks it takes, that it shares their layers, and what it says of the others."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fastops
+from fastops.nn import MLP
+from samples import close
+
+ACTIVATIONS = [
+    *(nn.Identity(), nn.ReLU(), nn.ReLU(inplace=True), nn.ReLU6(), nn.LeakyReLU(0.3), nn.LeakyReLU(-0.2), nn.ELU(1.7)),
+    *(nn.SELU(), nn.GELU(), nn.GELU("tanh"), nn.SiLU(), nn.Mish(), nn.Softplus(2.0, 3.0), nn.Sigmoid(), nn.Tanh()),
+    *(nn.Softshrink(0.2), nn.Hardshrink(0.2), nn.Tanhshrink(), nn.Hardtanh(-0.3, 0.4), nn.Hardswish()),
+    *(nn.Hardsigmoid(), fastops.nn.QuickGELU(), fastops.nn.GELUTanh(), fastops.nn.ReLUSquared(), fastops.nn.GELU()),
+]
+
+
+def layer(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
+    """A linear layer in float64."""
+    return nn.Linear(inputs, outputs, bias, dtype=torch.float64)
+
+
+def batch(device: Any) -> Tensor:
+    """Normally distributed numbers, the same in every call."""
+    return torch.randn(7, 4, generator=torch.Generator().manual_seed(9), dtype=torch.float64).to(device)
+
+
+def assert_equivalent(sequential: nn.Sequential, device: Any) -> MLP:
+    """The network made from a Sequential has its layers and its values and gradients."""
+    sequential.to(device)
+    mlp = MLP.from_sequential(sequential)
+    layers = [module for module in sequential if isinstance(module, nn.Linear)]
+    assert all(mine is theirs for mine, theirs in zip(mlp.values(), layers, strict=True))
+    assert all(mine is theirs for mine, theirs in zip(mlp.parameters(), sequential.parameters(), strict=True))
+    assert mlp.training == sequential.training
+    results = []
+    for module in (mlp, sequential):
+        torch.manual_seed(10)
+        sequential.zero_grad()
+        x = batch(device).requires_grad_()
+        value = module(x)
+        (value**2).sum().backward()
+        results.append([value, x.grad, *[parameter.grad for parameter in module.parameters()]])
+    close(*results)
+    return mlp
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS, ids=repr)
+def test_hidden_activation(activation: nn.Module, device: Any) -> None:
+    """Every activation with its parameters, between the layers."""
+    assert_equivalent(nn.Sequential(layer(4, 5), activation, layer(5, 3)), device)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS, ids=repr)
+def test_output_activation(activation: nn.Module, device: Any) -> None:
+    """Every activation with its parameters, after the last layer, whatever is between them."""
+    assert_equivalent(nn.Sequential(layer(4, 5), nn.Softshrink(0.1), layer(5, 3), activation), device)
+
+
+SEQUENTIALS = {
+    "one layer": lambda: nn.Sequential(layer(4, 3)),
+    "one layer with activation": lambda: nn.Sequential(layer(4, 3), nn.Hardtanh(-0.2, 0.3)),
+    "biases here and there": lambda: nn.Sequential(
+        layer(4, 5, False), nn.ELU(), layer(5, 5), nn.ELU(), layer(5, 2, False)
+    ),
+    "dropout": lambda: nn.Sequential(
+        *(layer(4, 5), nn.ELU(), nn.Dropout(0.5), layer(5, 5), nn.ELU(), nn.Dropout(0.5), layer(5, 2), nn.Tanh())
+    ),
+    "dropout of nothing": lambda: nn.Sequential(layer(4, 5), nn.ELU(), nn.Dropout(0.0), layer(5, 2)),
+    "in evaluation": lambda: nn.Sequential(layer(4, 5), nn.ELU(), nn.Dropout(0.5), layer(5, 2)).eval(),
+}
+
+
+@pytest.mark.parametrize("kind", SEQUENTIALS)
+def test_form(kind: str, device: Any) -> None:
+    """Depths, biases, dropout and modes; state dicts are interchangeable in both directions."""
+    sequential = SEQUENTIALS[kind]()
+    mlp = assert_equivalent(sequential, device)
+    assert list(mlp.state_dict()) == list(sequential.state_dict())
+    sequential.load_state_dict(mlp.state_dict())
+    mlp.load_state_dict(sequential.state_dict())
+
+
+def test_one_activation_module_used_twice(device: Any) -> None:
+    """Sequentials often hold one activation module in several places."""
+    tanh = nn.Tanh()
+    assert_equivalent(nn.Sequential(layer(4, 5), tanh, layer(5, 5), tanh, layer(5, 2), tanh), device)
+
+
+def test_one_layer_used_twice(device: Any) -> None:
+    """A layer that is used twice is used twice."""
+    square = layer(4, 4)
+    sequential = nn.Sequential(square, nn.Tanh(), square).to(device)
+    close(MLP.from_sequential(sequential)(batch(device)), sequential(batch(device)))
+
+
+def test_named_modules(device: Any) -> None:
+    """The names in the Sequential do not matter."""
+    named = OrderedDict([("first", layer(4, 5)), ("between", nn.Tanh()), ("last", layer(5, 2))])
+    assert_equivalent(nn.Sequential(named), device)
+
+
+def test_sharing_goes_both_ways(device: Any) -> None:
+    """Training one network trains the other."""
+    sequential = nn.Sequential(layer(4, 5), nn.Tanh(), layer(5, 2)).to(device)
+    mlp = MLP.from_sequential(sequential)
+    before = sequential(batch(device))
+    optimizer = torch.optim.SGD(mlp.parameters(), lr=0.1)
+    mlp(batch(device)).sum().backward()
+    optimizer.step()
+    assert not torch.equal(sequential(batch(device)), before)
+    close(mlp(batch(device)), sequential(batch(device)))
+
+
+class Tanh(nn.Module):
+    """Somebody's module with the name of another."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 1
+
+
+class Linear(nn.Linear):
+    """Somebody's layer."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + 1
+
+
+REFUSED = {
+    "empty": (lambda: [], "empty"),
+    "no layer first": (lambda: [nn.Tanh(), layer(4, 2)], "module 0: expected torch.nn.Linear, but it is Tanh"),
+    "two layers in a row": (lambda: [layer(4, 5), layer(5, 2)], "module 1: expected an activation"),
+    "two activations in a row": (lambda: [layer(4, 5), nn.Tanh(), nn.ReLU(), layer(5, 2)], "module 2: expected.*ReLU"),
+    "other activations": (
+        lambda: [layer(4, 5), nn.Tanh(), layer(5, 5), nn.ReLU(), layer(5, 2)],
+        "module 3: activation and dropout must be the same",
+    ),
+    "other parameters": (
+        lambda: [layer(4, 5), nn.ELU(1.0), layer(5, 5), nn.ELU(2.0), layer(5, 2)],
+        "module 3: activation and dropout must be the same",
+    ),
+    "other dropouts": (
+        lambda: [layer(4, 5), nn.ELU(), nn.Dropout(0.1), layer(5, 5), nn.ELU(), nn.Dropout(0.2), layer(5, 2)],
+        "module 4: activation and dropout must be the same",
+    ),
+    "dropout at the end": (lambda: [layer(4, 2), nn.Tanh(), nn.Dropout(0.1)], "dropout after the last layer"),
+    "dropout before the activation": (lambda: [layer(4, 2), nn.Dropout(0.1), nn.Tanh(), layer(2, 2)], "Dropout is not"),
+    "learned activation": (lambda: [layer(4, 5), nn.PReLU(), layer(5, 2)], "PReLU is not an activation"),
+    "random activation": (lambda: [layer(4, 5), nn.RReLU(), layer(5, 2)], "RReLU is not an activation"),
+    "softmax": (lambda: [layer(4, 5), nn.Softmax(-1)], "Softmax is not an activation"),
+    "normalization": (lambda: [layer(4, 5), nn.LayerNorm(5), nn.Tanh(), layer(5, 2)], "LayerNorm is not an activation"),
+    "nested": (lambda: [nn.Sequential(layer(4, 5)), nn.Tanh()], "module 0: expected torch.nn.Linear.*Sequential"),
+    "somebody's layer": (lambda: [Linear(4, 5), nn.Tanh(), layer(5, 2)], "module 0: expected torch.nn.Linear"),
+    "somebody's activation": (lambda: [layer(4, 5), Tanh(), layer(5, 2)], "Tanh"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_refused(kind: str) -> None:
+    """A Sequential that is no MLP is refused rather than computed differently; the message says where and why."""
+    make, text = REFUSED[kind]
+    with pytest.raises(ValueError, match=text):
+        MLP.from_sequential(nn.Sequential(*make()))

@@ -1,0 +1,130 @@
+"""gated_mlp, forward and backward, against PyTorch in float64."""
+
+import itertools
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from checks import assert_meta_agrees, kept_tensors
+from reference import Approximate, activation, rounded_parameters
+from strategies import draw_activation, draw_tensor, dtypes, features, leading_sizes
+
+ops = torch.ops.fastops
+many = settings(max_examples=5 * settings().max_examples)
+
+
+@dataclass
+class GatedNetwork:
+    """The arguments of a gated_mlp, and a gradient of its output."""
+
+    tensors: list  # the seven tensor arguments, None for an absent bias
+    name: str
+    params: tuple
+    grad: torch.Tensor
+
+    @property
+    def arguments(self):
+        """What gated_mlp takes."""
+        return *self.tensors, self.name, list(self.params)
+
+
+def draw_gated_network(data, dtype, device):
+    """A gated_mlp with any of its sizes zero, with or without each bias."""
+    inputs, hidden, outputs = (data.draw(features) for _ in range(3))
+    leading = data.draw(leading_sizes)
+    weights = [(hidden, inputs), (hidden, inputs), (outputs, hidden)]
+    tensors = [draw_tensor(data, (*leading, inputs), dtype, device)]
+    tensors += [draw_tensor(data, size, dtype, device, 1 / math.sqrt(max(1, size[1]))) for size in weights]
+    for size in (hidden, hidden, outputs):
+        tensors.append(draw_tensor(data, (size,), dtype, device) if data.draw(st.booleans()) else None)
+    name, params = draw_activation(data)
+    return GatedNetwork(tensors, name, params, draw_tensor(data, (*leading, outputs), dtype, device))
+
+
+def expected_gated_network(network):
+    """The output and the gradients of the seven tensors."""
+    x, gate_weight, up_weight, down_weight, gate_bias, up_bias, down_bias = network.tensors
+    rows = Approximate.exact(x).as_rows()
+    gate = rows.linear(gate_weight, gate_bias)
+    up = rows.linear(up_weight, up_bias)
+    value = gate.activation(network.name, network.params)
+    hidden = (value * up).stored()
+    output = hidden.linear(down_weight, down_bias)
+
+    grad = Approximate.exact(network.grad).as_rows()
+    through = (grad @ Approximate.exact(down_weight)).stored()
+    grad_gate = (through * up * gate.activation(network.name, network.params, 1)).stored()
+    grad_up = (through * value).stored()
+    by_gate = (grad_gate @ Approximate.exact(gate_weight)).stored()
+    by_up = (grad_up @ Approximate.exact(up_weight)).stored()
+    grads = [
+        (by_gate + by_up).stored().view(*x.shape),
+        (grad_gate.T @ rows).stored(),
+        (grad_up.T @ rows).stored(),
+        (grad.T @ hidden).stored(),
+        *(tensor.sum_rows().stored() for tensor in (grad_gate, grad_up, grad)),
+    ]
+    return output.view(*network.grad.shape), grads
+
+
+def assert_gated_agrees_with_autograd(network, output, grads):
+    """The reference above is what autograd makes of the plain formula in float64."""
+    leaves = [leaf if leaf is None else leaf.detach().cpu().double().requires_grad_() for leaf in network.tensors]
+    x, gate_weight, up_weight, down_weight, gate_bias, up_bias, down_bias = leaves
+    gate = activation(
+        network.name, F.linear(x, gate_weight, gate_bias), rounded_parameters(network.params, network.grad.dtype)
+    )
+    result = F.linear(gate * F.linear(x, up_weight, up_bias), down_weight, down_bias)
+    torch.testing.assert_close(output.value, result.detach(), rtol=1e-9, atol=1e-9)
+    by_autograd = torch.autograd.grad(result, [t for t in leaves if t is not None], network.grad.cpu().double())
+    by_hand = [grad.value for grad, leaf in zip(grads, leaves, strict=True) if leaf is not None]
+    torch.testing.assert_close(by_hand, list(by_autograd), rtol=1e-9, atol=1e-9)
+
+
+@many
+@given(st.data(), dtypes)
+def test_gated_mlp(device, data, dtype):
+    """Output and gradients are those of PyTorch's layers, for whichever tensors require them."""
+    network = draw_gated_network(data, dtype, device)
+    output, grads = expected_gated_network(network)
+    assert_gated_agrees_with_autograd(network, output, grads)
+    results = ops.gated_mlp_forward(*network.arguments)
+    output.assert_holds(results[0], network.name)
+    assert_meta_agrees(results, ops.gated_mlp_forward, *network.arguments)
+    assert_meta_agrees(ops.gated_mlp(*network.arguments), ops.gated_mlp, *network.arguments)
+
+    chosen = [tensor is not None and data.draw(st.booleans()) for tensor in network.tensors]
+    leaves = [tensor.requires_grad_() for tensor in itertools.compress(network.tensors, chosen)]
+    result = ops.gated_mlp(*network.arguments)
+    output.assert_holds(result, network.name)
+    assert result.requires_grad == any(chosen)
+    if leaves:
+        for tensor, grad in zip(
+            torch.autograd.grad(result, leaves, network.grad), itertools.compress(grads, chosen), strict=True
+        ):
+            grad.assert_holds(tensor, f"{network.name} {chosen}")
+
+
+@many
+@given(st.data(), dtypes)
+def test_gated_mlp_backward(device, data, dtype):
+    """gated_mlp_backward gives the gradients that output_mask asks for, in its order, and no others."""
+    network = draw_gated_network(data, dtype, device)
+    mask = [tensor is not None and data.draw(st.booleans()) for tensor in network.tensors]
+    _, gate, up = ops.gated_mlp_forward(*network.arguments)
+    args = (network.grad, *network.tensors[:6], gate, up, network.name, list(network.params), mask)
+    results = ops.gated_mlp_backward(*args)
+    for result, grad in zip(results, itertools.compress(expected_gated_network(network)[1], mask), strict=True):
+        grad.assert_holds(result, f"{network.name} {mask}")
+    assert_meta_agrees(results, ops.gated_mlp_backward, *args)
+
+
+def test_gated_mlp_keeps_gate_and_up(device):
+    """For the backward pass gated_mlp keeps the gate and the up projection."""
+    tensors = [torch.randn(size, device=device, requires_grad=True) for size in [(4, 5), (6, 5), (6, 5), (3, 6)]]
+    kept = kept_tensors(lambda: ops.gated_mlp(*tensors), tensors)
+    assert [tensor.numel() for tensor in kept] == [24, 24]

@@ -1,0 +1,289 @@
+"""linear_act, mlp and gated_mlp, forward and backward, against PyTorch in float64."""
+
+import itertools
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fastops
+from checks import assert_meta_agrees, assert_same_bits, kept_tensors
+from reference import (
+    ACTIVATIONS,
+    Approximate,
+    activation,
+    output_suffices,
+    rounded_parameters,
+)
+from strategies import draw_activation, draw_tensor, dtypes, every_dtype, features, leading_sizes, random_tensor
+
+ops = torch.ops.fastops
+many = settings(max_examples=5 * settings().max_examples)
+
+
+@dataclass
+class Network:
+    """The arguments of an mlp, and a gradient of its output."""
+
+    input: torch.Tensor
+    weights: list
+    biases: list
+    hidden: tuple  # an activation's name and its parameters
+    output: tuple
+    grad: torch.Tensor
+
+    @property
+    def arguments(self):
+        """What mlp takes."""
+        params = [list(self.hidden[1]), list(self.output[1])]
+        return self.input, self.weights, self.biases, self.hidden[0], self.output[0], *params
+
+    @property
+    def leaves(self):
+        """The tensors that have gradients, in the order of output_mask; None for an absent bias."""
+        return [self.input, *itertools.chain(*zip(self.weights, self.biases, strict=True))]
+
+    def activation_of(self, layer):
+        """The name and the parameters of a layer's activation."""
+        return self.hidden if layer + 1 < len(self.weights) else self.output
+
+
+def draw_network(data, dtype, device, max_depth=4):
+    """A network of any depth, with or without each bias, any of its sizes zero."""
+    sizes = data.draw(st.lists(features, min_size=2, max_size=1 + max_depth))
+    leading = data.draw(leading_sizes)
+    layers = list(itertools.pairwise(sizes))
+    return Network(
+        input=draw_tensor(data, (*leading, sizes[0]), dtype, device),
+        weights=[draw_tensor(data, (n, k), dtype, device, 1 / math.sqrt(max(1, k))) for k, n in layers],
+        biases=[draw_tensor(data, (n,), dtype, device) if data.draw(st.booleans()) else None for _, n in layers],
+        hidden=draw_activation(data),
+        output=draw_activation(data),
+        grad=draw_tensor(data, (*leading, sizes[-1]), dtype, device),
+    )
+
+
+# ---- the reference, with its bound ----
+
+
+def apply(z, name, params):
+    """The activation at z, as it is stored."""
+    return z if name == "identity" else z.activation(name, params).stored()
+
+
+def derivative(z, name, params):
+    """The activation's derivative at z, from what the op keeps: the output where that suffices."""
+    if output_suffices(name, tuple(params)):
+        return apply(z, name, params).gradient_from_output(name, params)
+    return z.activation(name, params, 1)
+
+
+def expected_network(network):
+    """The output and the gradients, in the order of `leaves`."""
+    h = Approximate.exact(network.input).as_rows()
+    layers = []
+    for i, (weight, bias) in enumerate(zip(network.weights, network.biases, strict=True)):
+        z = h.linear(weight, bias)
+        layers.append((h, z))
+        h = apply(z, *network.activation_of(i))
+    grad = Approximate.exact(network.grad).as_rows()
+    grads = []
+    for i, (below, z) in reversed(list(enumerate(layers))):
+        through = grad if network.activation_of(i)[0] == "identity" else grad * derivative(z, *network.activation_of(i))
+        grads.append(through.sum_rows().stored())
+        through = through.stored()
+        grads.append((through.T @ below).stored())
+        grad = (through @ Approximate.exact(network.weights[i])).stored()
+    grads.append(grad.view(*network.input.shape))
+    return h.view(*network.grad.shape), grads[::-1]
+
+
+def assert_agrees_with_autograd(network, output, grads):
+    """The reference above is what autograd makes of the plain formula in float64."""
+    leaves = [leaf if leaf is None else leaf.detach().cpu().double().requires_grad_() for leaf in network.leaves]
+    h = leaves[0]
+    for i in range(len(network.weights)):
+        name, params = network.activation_of(i)
+        h = F.linear(h, *leaves[1 + 2 * i : 3 + 2 * i])
+        h = activation(name, h, rounded_parameters(params, network.input.dtype))
+    torch.testing.assert_close(output.value, h.detach(), rtol=1e-9, atol=1e-9)
+    wanted = [leaf for leaf in leaves if leaf is not None]
+    by_autograd = torch.autograd.grad(h, wanted, network.grad.cpu().double())
+    by_hand = [grad.value for grad, leaf in zip(grads, leaves, strict=True) if leaf is not None]
+    torch.testing.assert_close(by_hand, list(by_autograd), rtol=1e-9, atol=1e-9)
+
+
+# ---- mlp and linear_act ----
+
+
+@many
+@given(st.data(), dtypes)
+def test_mlp_forward(device, data, dtype):
+    """The output is that of the layers one after another; its layout that of the Meta kernel."""
+    network = draw_network(data, dtype, device)
+    output, grads = expected_network(network)
+    assert_agrees_with_autograd(network, output, grads)
+    for op, results in ((ops.mlp, ops.mlp(*network.arguments)), (ops.mlp_forward, ops.mlp_forward(*network.arguments))):
+        output.assert_holds(results if op is ops.mlp else results[0], str(op))
+        assert_meta_agrees(results, op, *network.arguments)
+
+
+@many
+@given(st.data(), dtypes)
+def test_mlp_backward(device, data, dtype):
+    """mlp_backward gives the gradients that output_mask asks for, in its order, and no others."""
+    network = draw_network(data, dtype, device)
+    mask = [leaf is not None and data.draw(st.booleans()) for leaf in network.leaves]
+    output, saved = ops.mlp_forward(*network.arguments)
+    args = (network.grad, *network.arguments[:3], output, saved, *network.arguments[3:], mask)
+    results = ops.mlp_backward(*args)
+    expected = list(itertools.compress(expected_network(network)[1], mask))
+    for i, (result, grad) in enumerate(zip(results, expected, strict=True)):
+        grad.assert_holds(result, f"gradient {i} of {mask}")
+    assert_meta_agrees(results, ops.mlp_backward, *args)
+
+
+@many
+@given(st.data(), dtypes)
+def test_mlp_autograd(device, data, dtype):
+    """Autograd gives the gradients of whichever tensors require them."""
+    network = draw_network(data, dtype, device)
+    chosen = [leaf is not None and data.draw(st.booleans()) for leaf in network.leaves]
+    leaves = [leaf.requires_grad_() for leaf in itertools.compress(network.leaves, chosen)]
+    output = ops.mlp(*network.arguments)
+    assert output.requires_grad == any(chosen)
+    if leaves:
+        expected = itertools.compress(expected_network(network)[1], chosen)
+        for result, grad in zip(torch.autograd.grad(output, leaves, network.grad), expected, strict=True):
+            grad.assert_holds(result, str(chosen))
+
+
+@many
+@given(st.data(), dtypes)
+def test_linear_act(device, data, dtype):
+    """linear_act is an mlp of one layer, forward and backward."""
+    network = draw_network(data, dtype, device, max_depth=1)
+    name, params = network.output
+    arguments = (network.input, network.weights[0], network.biases[0], name, list(params))
+    output, grads = expected_network(network)
+    assert_meta_agrees(ops.linear_act(*arguments), ops.linear_act, *arguments)
+    leaves = [leaf.requires_grad_() for leaf in network.leaves if leaf is not None]
+    result = ops.linear_act(*arguments)
+    output.assert_holds(result, name)
+    for tensor, grad in zip(torch.autograd.grad(result, leaves, network.grad), grads, strict=False):
+        grad.assert_holds(tensor, name)
+
+
+@every_dtype
+@pytest.mark.parametrize("name", ["identity", "relu", "relu6", "leaky_relu", "softshrink", "hardshrink", "hardtanh"])
+def test_small_integers_are_exact(name, device, dtype):
+    """With small integers no operation rounds, so values and gradients are exact in every dtype."""
+    params = {"leaky_relu": (0.5,), "softshrink": (0.5,), "hardshrink": (1.0,), "hardtanh": (-2.0, 2.0)}.get(name, ())
+    generator = torch.Generator().manual_seed(0)
+
+    def integers(bound, *size):
+        return torch.randint(-bound, bound + 1, size, generator=generator).to(dtype).to(device)
+
+    weights = [integers(1, 4, 3), integers(1, 5, 4)]
+    biases = [integers(1, 4), integers(1, 5)]
+    network = Network(integers(2, 2, 3, 3), weights, biases, (name, params), (name, params), integers(1, 2, 3, 5))
+    leaves = [leaf.requires_grad_() for leaf in network.leaves]
+    output = ops.mlp(*network.arguments)
+    results = [output, *torch.autograd.grad(output, leaves, network.grad)]
+    expected_output, expected_grads = expected_network(network)
+    for result, expected in zip(results, [expected_output, *expected_grads], strict=True):
+        assert torch.equal(result.detach().cpu().double(), expected.value)
+
+
+@every_dtype
+def test_sum_backward(device, dtype):
+    """The gradient of a sum is one expanded number; every leading dimension takes it."""
+    for leading in ((), (5,), (2, 3), (2, 1, 3)):
+        network = Network(
+            input=random_tensor((*leading, 6), dtype, device, seed=0),
+            weights=[random_tensor(size, dtype, device, seed=1, scale=0.4) for size in ((7, 6), (4, 7))],
+            biases=[random_tensor((7,), dtype, device, seed=2), None],
+            hidden=("silu", ()),
+            output=("tanh", ()),
+            grad=torch.ones((*leading, 4), dtype=dtype),
+        )
+        leaves = [leaf.requires_grad_() for leaf in network.leaves if leaf is not None]
+        ops.mlp(*network.arguments).sum().backward()
+        expected = [
+            grad for grad, leaf in zip(expected_network(network)[1], network.leaves, strict=True) if leaf is not None
+        ]
+        for leaf, grad in zip(leaves, expected, strict=True):
+            grad.assert_holds(leaf.grad, str(leading))
+
+
+@every_dtype
+@pytest.mark.parametrize("output", ["identity", "sigmoid", "gelu"])
+def test_many_rows(device, dtype, output):
+    """Over many rows the gradients stay within the budget."""
+    network = Network(
+        input=random_tensor((20000, 5), dtype, device, seed=0),
+        weights=[
+            random_tensor((15, 5), dtype, device, seed=1, scale=0.4),
+            random_tensor((3, 15), dtype, device, seed=2, scale=0.3),
+        ],
+        biases=[random_tensor((15,), dtype, device, seed=3), random_tensor((3,), dtype, device, seed=4)],
+        hidden=("gelu", ()),
+        output=(output, ()),
+        grad=random_tensor((20000, 3), dtype, device, seed=5),
+    )
+    leaves = [leaf.requires_grad_() for leaf in network.leaves]
+    results = torch.autograd.grad(ops.mlp(*network.arguments), leaves, network.grad)
+    for result, grad in zip(results, expected_network(network)[1], strict=True):
+        grad.assert_holds(result, output)
+
+
+@every_dtype
+def test_bias_gradient_does_not_depend_on_threads(device, dtype, restore_threads):
+    """The last layer's bias gradient, a sum of given numbers, has the same bits for every number of threads."""
+    x = random_tensor((20000, 5), dtype, device, seed=0)
+    grad = random_tensor((20000, 7), dtype, device, seed=1)
+    weight = random_tensor((7, 5), dtype, device, seed=2)
+    down = random_tensor((7, 7), dtype, device, seed=2)
+    results = []
+    for threads in (1, 2, 3, 4):
+        torch.set_num_threads(threads)
+        bias = torch.zeros(7, dtype=dtype, device=device, requires_grad=True)
+        outputs = [ops.mlp(x, [weight], [bias], "relu"), ops.gated_mlp(x, weight, weight, down, down_bias=bias)]
+        results.append([torch.autograd.grad(output, bias, grad)[0] for output in outputs])
+    for result in results[1:]:
+        assert_same_bits(result[0], results[0][0], "mlp")
+        assert_same_bits(result[1], results[0][1], "gated_mlp")
+
+
+@pytest.mark.parametrize("output", ["identity", "tanh", "gelu"])
+@pytest.mark.parametrize("hidden", ACTIVATIONS)
+def test_mlp_keeps_one_tensor_per_hidden_layer(hidden, output, device):
+    """For the backward pass mlp keeps one tensor of each hidden layer's size, and one more for an output activation."""
+    sizes = [6, 9, 4, 11, 3]
+    weights = [torch.randn(n, k, device=device, requires_grad=True) for k, n in itertools.pairwise(sizes)]
+    biases = [torch.randn(n, device=device, requires_grad=True) for n in sizes[1:]]
+    x = torch.randn(2, 5, 6, device=device, requires_grad=True)
+    kept = kept_tensors(lambda: ops.mlp(x, weights, biases, hidden, output), [x, *weights, *biases])
+    expected = sizes[1:-1] if output == "identity" else sizes[1:]
+    assert sorted(tensor.numel() for tensor in kept) == sorted(10 * size for size in expected)
+    for tensor in kept:
+        assert tensor.untyped_storage().nbytes() == tensor.nbytes
+
+
+@every_dtype
+def test_functions_are_the_ops(device, dtype):
+    """fastops.functional and the direct entry points give the bits of the ops."""
+    x = random_tensor((4, 6), dtype, device, seed=0)
+    weights = [random_tensor(size, dtype, device, seed=1) for size in ((5, 6), (6, 5))]
+    assert_same_bits(fastops.functional.mlp(x, weights), ops.mlp(x, weights, [None, None], "relu"))
+    assert_same_bits(fastops.functional.linear_act(x, weights[0]), ops.linear_act(x, weights[0], None, "relu"))
+    gated = ops.gated_mlp(x, weights[0], weights[0], weights[1])
+    assert_same_bits(fastops.functional.gated_mlp(x, weights[0], weights[0], weights[1]), gated)
+    direct = fastops._C.mlp(x, weights, [None, None], "gelu", "tanh", [], [])
+    assert_same_bits(direct, ops.mlp(x, weights, [None, None], "gelu", "tanh"))
+    direct = fastops._C.gated_mlp(x, weights[0], weights[0], weights[1], None, None, None, "silu", [])
+    assert_same_bits(direct, gated)

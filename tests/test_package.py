@@ -1,0 +1,179 @@
+"""The package itself: signatures and help, what a bug report needs, and importing."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+import fastops
+import fastops.functional
+import fastops.nn
+from reference import ACTIVATIONS
+
+FUSED = {"act_mul", "bias_act", "gated_act", "gated_mlp", "linear_act", "mlp"}
+LAYERS = {"GatedMLP", "LinearAct", "MLP"}
+
+
+def run_python(code: str) -> subprocess.CompletedProcess[str]:
+    """Runs code in a new interpreter."""
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+# ---- signatures and help ----
+
+
+def test_everything_is_listed() -> None:
+    """A function and a module for every activation, and the fused ones."""
+    assert set(fastops.functional.__all__) == set(ACTIVATIONS) | FUSED
+    assert set(fastops.nn.__all__) == {entry["class_name"] for entry in ACTIVATIONS.values()} | LAYERS
+    assert set(fastops.__all__) == {"__version__", "functional", "info", "nn"}
+
+
+@pytest.mark.parametrize("name", fastops.functional.__all__)
+def test_help_of_function(name: str) -> None:
+    """Every function has type hints and says what it takes, returns and raises, each argument by name."""
+    function = getattr(fastops.functional, name)
+    text = inspect.getdoc(function)
+    parameters = inspect.signature(function).parameters
+    assert all(part in text for part in ("Args:", "Returns:", "Raises:", "TypeError"))
+    arguments = text.partition("Args:")[2].partition("Returns:")[0]
+    for parameter in parameters.values():
+        assert parameter.name in arguments
+        assert parameter.annotation is not parameter.empty
+    assert inspect.signature(function).return_annotation is not inspect.Signature.empty
+
+
+@pytest.mark.parametrize("name", sorted(LAYERS))
+def test_help_of_layer(name: str) -> None:
+    """Every layer documents its arguments, shapes and errors."""
+    module = getattr(fastops.nn, name)
+    text = inspect.getdoc(module)
+    assert all(part in text for part in ("Args:", "Shape:", "Raises:"))
+    assert all(parameter in text for parameter in inspect.signature(module).parameters)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activation_function(name: str, device: Any) -> None:
+    """The function takes the table's parameters with their defaults, by position and by name, and works in place."""
+    function = getattr(fastops.functional, name)
+    defaults = ACTIVATIONS[name]["parameters"]
+    parameters = inspect.signature(function).parameters
+    assert list(parameters) == ["input", *defaults, "inplace"]
+    assert {key: parameters[key].default for key in defaults} == defaults
+    x = torch.linspace(-4, 4, 9, device=device)
+    expected = getattr(torch.ops.fastops, name)(x)
+    for result in (function(x), function(x, *defaults.values()), function(input=x, **defaults, inplace=False)):
+        assert torch.equal(result, expected)
+    assert function(x, inplace=True) is x
+    assert torch.equal(x, expected)
+
+
+def test_mlp_without_biases(device: Any) -> None:
+    """functional.mlp without biases is the one with None for each layer."""
+    x, weights = torch.ones(2, 4, device=device), [torch.ones(3, 4, device=device), torch.ones(2, 3, device=device)]
+    expected = fastops.functional.mlp(x, weights, [None, None], "gelu")
+    assert torch.equal(fastops.functional.mlp(x, weights, activation="gelu"), expected)
+
+
+@pytest.mark.parametrize("name", fastops.functional.__all__)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_script_function(name: str, device: Any) -> None:
+    """Every function can be scripted, with the same result."""
+    function = getattr(fastops.functional, name)
+    x, square, vector = (torch.full(size, 0.5, device=device) for size in ((3, 4), (4, 4), (4,)))
+    arguments = {
+        "bias_act": (x, vector),
+        "act_mul": (x, x),
+        "linear_act": (x, square, vector),
+        "mlp": (x, [square, square], [vector, None]),
+        "gated_mlp": (x, square, square, square, vector),
+    }.get(name, (x,))
+    assert torch.equal(torch.jit.script(function)(*arguments), function(*arguments))
+
+
+# ---- fastops.info() ----
+
+
+def test_info(device: Any) -> None:
+    """It has the versions, the build, and for each op whether it is native on each device."""
+    info = fastops.info()
+    assert info.fastops == fastops.__version__
+    assert info.torch == torch.__version__
+    assert info.built_for_torch.split(".")[:2] == torch.__version__.split(".")[:2]
+    assert info.python == ".".join(map(str, sys.version_info[:3]))
+    assert info.threads == torch.get_num_threads()
+    assert info.cpu_capability
+    assert {"cpu", device.type} <= set(info.native["softshrink"])
+    assert set(ACTIVATIONS) | FUSED <= set(info.native)
+    assert all(info.native[name]["cpu"] for name in ACTIVATIONS)
+    text = str(info)
+    for field in ("fastops", "torch", "built_for_torch", "compiler", "python", "platform", "cpu_capability", "threads"):
+        assert f"{field}: {getattr(info, field)}" in text.splitlines()
+
+
+def test_info_shows_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Variables that change what fastops does are shown, and no others."""
+    monkeypatch.setenv("FASTOPS_SOMETHING", "17")
+    monkeypatch.setenv("SOMETHING_ELSE", "18")
+    assert "FASTOPS_SOMETHING=17" in str(fastops.info()).splitlines()
+    assert "SOMETHING_ELSE" not in str(fastops.info())
+
+
+def test_python_m_fastops() -> None:
+    """python -m fastops prints the same."""
+    run = subprocess.run([sys.executable, "-m", "fastops"], capture_output=True, text=True, check=True)
+    expected = [line for line in str(fastops.info()).splitlines() if not line.startswith("threads")]
+    assert [line for line in run.stdout.splitlines() if not line.startswith("threads")] == expected
+    assert not run.stderr
+
+
+# ---- importing ----
+
+
+def test_import_under_another_torch() -> None:
+    """Under a torch minor that fastops was not built for, importing it gives one sentence that says what to do."""
+    run = run_python("import torch; torch.__version__ = '1.13.1'; import fastops")
+    assert run.returncode == 1
+    error = run.stderr.strip().splitlines()[-1]
+    built_for = ".".join(fastops.info().built_for_torch.split(".")[:2])
+    assert error.startswith(f"ImportError: This fastops was built for torch {built_for}, but torch 1.13.1 is installed")
+    assert "pip install" in error
+
+
+def test_import_under_another_patch_of_torch() -> None:
+    """Another patch release or build of the same minor is fine."""
+    minor = ".".join(torch.__version__.split(".")[:2])
+    for version in (f"{minor}.99", f"{minor}.0+cu126"):
+        assert run_python(f"import torch; torch.__version__ = '{version}'; import fastops").returncode == 0
+
+
+def test_import_needs_only_torch() -> None:
+    """On top of torch, importing fastops loads itself and the standard library alone."""
+    code = (
+        "import sys, json, torch; before = set(sys.modules); import fastops; "
+        "print(json.dumps(sorted({name.split('.')[0] for name in set(sys.modules) - before})))"
+    )
+    run = run_python(code)
+    loaded = set(json.loads(run.stdout)) - set(sys.stdlib_module_names)
+    assert {name for name in loaded if not name.startswith("_editable")} <= {"fastops", "torch"}, run.stderr
+    assert not run.stderr
+
+
+def test_import_loads_no_compiler() -> None:
+    """Importing fastops does not load torch._dynamo or torch._inductor, which are slow to load."""
+    run = run_python(
+        "import sys, fastops; print([m for m in sys.modules if m in ('torch._dynamo', 'torch._inductor')])"
+    )
+    assert run.stdout.strip() == "[]", run.stderr
+
+
+def test_type_information_is_shipped() -> None:
+    """The package is marked as typed."""
+    assert os.path.exists(os.path.join(os.path.dirname(fastops.__file__), "py.typed"))
