@@ -62,9 +62,9 @@ LAMBD = 1.0
 STEP_TOLERANCE = (len(SIZES) - 1) * math.sqrt(max(SIZES)) * torch.finfo(torch.float32).eps
 
 # Two trainings of their own drift apart: the derivative of softshrink jumps at lambd, and where a pre-activation lies
-# within a rounding error of it one side's gradient has a term that the other's has not; from there on the curves differ
-# visibly, though not on average. This is the largest mean difference of the losses, as a part of the mean loss, that is
-# put down to it. The example also shows the difference that PyTorch has from itself when it starts one rounding away.
+# within a rounding error of it one side's gradient has a term that the other's has not; from there on single losses
+# differ visibly. The yardstick is PyTorch, started one rounding away: fastops may differ from PyTorch by twice what
+# PyTorch then differs from itself, and by this part of the mean loss in any case, as one drift is only one sample.
 CURVE_TOLERANCE = 0.1
 
 
@@ -97,7 +97,8 @@ def make_network(seed: int) -> nn.Sequential:
         nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
         nn.init.zeros_(layer.bias)
         network.extend([layer, nn.Softshrink(LAMBD)])
-    return network[:-1]
+    del network[-1]  # the last layer gives the logits
+    return network
 
 
 @dataclass
@@ -151,7 +152,7 @@ class Training:
     @torch.no_grad()
     def accuracy(self) -> float:
         answers = self.network(self.digits.held_out_images).argmax(1)
-        return (answers == self.digits.held_out_labels).double().mean().item()
+        return float((answers == self.digits.held_out_labels).double().mean())
 
     def bytes_kept(self, batch_size: int) -> int:
         images, labels = self.digits.images[:batch_size].clone(), self.digits.labels[:batch_size].clone()
@@ -241,17 +242,18 @@ def report_differences(trainings: dict[str, Training], check: StepCheck, out: Co
     loss, gradient = max(check.loss_differences), statistics.median(check.gradient_differences)
     curve = curve_difference(trainings[FASTOPS].losses, trainings[PYTORCH].losses)
     itself = curve_difference(check.losses, trainings[PYTORCH].losses)
+    curve_tolerance = max(CURVE_TOLERANCE, 2 * itself)
     out.print(f"Do both follow the same loss curve, in all {steps} steps?")
     out.print("  From the same weights (the difference is the rounding of float32 sums):")
     out.print(f"    losses differ by at most {loss:.1e}, gradients by {gradient:.1e} in the median;")
     out.print(f"    tolerance {STEP_TOLERANCE:.1e}")
     out.print("  Each trained by itself (rounding also decides on which side of lambd a pre-activation falls):")
-    out.print(f"    losses differ by {curve:.2%} of the mean loss; tolerance {CURVE_TOLERANCE:.0%}")
+    out.print(f"    losses differ by {curve:.2%} of the mean loss; tolerance {curve_tolerance:.0%}")
     out.print(f"    (PyTorch differs from PyTorch by {itself:.2%} when it starts one rounding away)")
     limits = [
         ("losses from the same weights", loss, STEP_TOLERANCE),
         ("gradients from the same weights", gradient, STEP_TOLERANCE),
-        ("loss curves", curve, CURVE_TOLERANCE),
+        ("loss curves", curve, curve_tolerance),
     ]
     return [
         f"the {what} differ by {value:.1e}, more than {limit:.1e}"

@@ -11,6 +11,7 @@ import matplotlib.pyplot as plt
 from common import FASTOPS, PYTORCH, Row
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 COLORS = {FASTOPS: "#1f5fa8", PYTORCH: "#e8702a"}
 # PyTorch's thin dashes on top of fastops's broad line: both are seen where they coincide.
@@ -23,8 +24,7 @@ LINES: dict[str, dict[str, Any]] = {
 def new_figure(title: str, width: float, height: float) -> Figure:
     """A figure that needs no display."""
     matplotlib.use("Agg")
-    figure = plt.figure(figsize=(width, height), layout="constrained")
-    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.12)
+    figure = plt.figure(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.12))
     figure.suptitle(title, fontsize=14, fontweight="bold")
     return figure
 

@@ -68,3 +68,9 @@ def kept_tensors(function, inputs):
         result = function()
     del result
     return list(kept.values())
+
+
+def windows(values, length):
+    """A matrix whose row r holds `length` of the values from the r-th on, beginning again after the last."""
+    repeated = values.repeat(2 + length // len(values))
+    return repeated.unfold(0, length, 1)[: len(values)]

@@ -16,6 +16,10 @@ hypothesis.settings.register_profile("full", max_examples=60, **common)
 hypothesis.settings.register_profile("quick", max_examples=10, **common)
 hypothesis.settings.load_profile("quick" if QUICK else "full")
 
+# Processes that run beside each other share the cores. Tests of threads ask for as many as they need.
+processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+torch.set_num_threads(max(1, torch.get_num_threads() // processes))
+
 
 @pytest.fixture(scope="session")
 def device():

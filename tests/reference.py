@@ -46,7 +46,7 @@ _TWICE_DIFFERENTIABLE = {
 }
 
 # Not one function of PyTorch but several: the zeros' signs and the infinities in their gradients are the composition's.
-COMPOSED = {"quick_gelu", "tanhshrink"}
+COMPOSED = {"quick_gelu", "relu_squared", "tanhshrink"}
 
 # Parameters worth a test of their own: signs, zeros, and halves and quarters that every dtype holds exactly.
 _INTERESTING = {

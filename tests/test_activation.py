@@ -153,6 +153,19 @@ def test_autograd(name, device, data, layout, dtype, seed):
     expected.assert_holds(result, f"{name} in place")
 
 
+@every_dtype
+def test_threads(device, dtype, restore_threads):
+    """The results are right for every number of threads."""
+    x = random_values(200_003, seed=0).to(dtype).to(device)
+    grad = random_values(200_003, seed=1).to(dtype).to(device)
+    y = Approximate.exact(x).activation("gelu").stored()
+    derivative = (Approximate.exact(x).activation("gelu", order=1) * Approximate.exact(grad)).stored()
+    for threads in (1, 2, 3, 7):
+        torch.set_num_threads(threads)
+        y.assert_holds(forward("gelu", x), f"{threads} threads")
+        derivative.assert_holds(activation_backward(grad, x, "gelu"), f"{threads} threads, backward")
+
+
 # ---- special values ----
 
 

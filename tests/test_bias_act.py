@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks import assert_meta_agrees, assert_same_bits
+from checks import assert_meta_agrees, assert_same_bits, windows
 from reference import (
     GRADIENT_FROM_OUTPUT,
     Approximate,
@@ -177,18 +177,17 @@ def test_every_lane(name, device, dtype):
         bias = torch.full_like(values, shift)
         y = torch.cat([bias_act(values[i : i + 1], bias[:1], name) for i in range(len(values))])
         grads = [backward_alone(values[i : i + 1], bias[:1], name) for i in range(len(values))]
-        dx, db = (torch.cat(parts).cpu() for parts in zip(*grads, strict=True))
+        dx, db = (torch.cat(parts) for parts in zip(*grads, strict=True))
         for length in LENGTHS:
-            # Row r holds the values from the r-th on.
-            window = (torch.arange(len(values))[:, None] + torch.arange(length)) % len(values)
-            x = values[window.to(device)]
+            x = windows(values, length).contiguous()
             b = bias[:1].expand(length)
-            assert_same_bits(bias_act(x, b, name), y.cpu()[window], f"{name} of {length}")
+            assert_same_bits(bias_act(x, b, name), windows(y, length), f"{name} of {length}")
             dx_rows = bias_act_backward(torch.ones_like(x), x, b, name, [], False, [True, False])[0]
-            assert_same_bits(dx_rows, dx[window], f"{name}, gradient of {length}")
-            row = x[length % len(values)][None]
+            assert_same_bits(dx_rows, windows(dx, length), f"{name}, gradient of {length}")
+            row = x[length % len(x)][None]
             db_row = bias_act_backward(torch.ones_like(row), row, b, name, [], False, [False, True])[0]
-            assert_same_bits(db_row, db[window[length % len(values)]], f"{name}, bias gradient of {length}")
+            expected = windows(db, length)[length % len(x)]
+            assert_same_bits(db_row, expected, f"{name}, bias gradient of {length}")
 
 
 def backward_alone(x, bias, name):

@@ -56,7 +56,7 @@ def test_results(capability, suite):
         suite,
         FASTOPS_CPU_CAPABILITY=capability,
         FASTOPS_TEST_PROFILE="quick",
-        OMP_NUM_THREADS="2",
+        OMP_NUM_THREADS="1",
     )
     assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-2000:]
     assert "passed" in result.stdout

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks import assert_meta_agrees, assert_same_bits
+from checks import assert_meta_agrees, assert_same_bits, windows
 from reference import Approximate, activation, parameter_sets
 from strategies import (
     LENGTHS,
@@ -137,15 +137,13 @@ def test_every_lane(name, device, dtype):
     backward = [ops.act_mul_backward(up, gate, up, name, [], [True, True]) for gate, up in one]
     alone += [torch.cat(parts) for parts in zip(*backward, strict=True)]
     for length in LENGTHS:
-        # Row r holds the values from the r-th on.
-        window = ((torch.arange(len(values))[:, None] + torch.arange(length)) % len(values)).to(device)
-        gate = values[window]
+        gate = windows(values, length).contiguous()
         up = other[:1].expand_as(gate)
         results = [ops.act_mul(gate, up, name), *ops.act_mul_backward(up, gate, up, name, [], [True, True])]
         for what, result, expected in zip(("value", "gate", "up"), results, alone, strict=True):
-            assert_same_bits(result, expected[window], f"{name}, {what} in {length}")
+            assert_same_bits(result, windows(expected, length), f"{name}, {what} in {length}")
         whole = ops.gated_act(torch.cat([up, gate], -1), name, [], True)
-        assert_same_bits(whole, alone[0][window], f"{name}, gated_act of {length}")
+        assert_same_bits(whole, windows(alone[0], length), f"{name}, gated_act of {length}")
 
 
 @every_activation
@@ -163,3 +161,20 @@ def test_special_values(name, device, dtype):
         same |= (result == expected) | (result.isnan() & expected.isnan()) | (result.isfinite() & expected.isfinite())
     wrong = [(gate[i, j].item(), up[i, j].item(), result[i, j].item()) for i, j in (~same).nonzero()]
     assert not wrong, f"{name}: (gate, up, result) {wrong}"
+
+
+@every_dtype
+def test_threads(device, dtype, restore_threads):
+    """The results are right for every number of threads."""
+    x = random_values(300 * 1002, seed=0).reshape(300, 1002).to(dtype).to(device)
+    grad = random_values(300 * 501, seed=1).reshape(300, 501).to(dtype).to(device)
+    gate, up = halves(x, gate_last=False)
+    expected = [product(gate, up, "silu", ()), *gradients(grad, gate, up, "silu", ())]
+    for threads in (1, 2, 3, 7):
+        torch.set_num_threads(threads)
+        results = [
+            ops.gated_act(x, "silu"),
+            *halves(ops.gated_act_backward(grad, x, "silu", [], False), gate_last=False),
+        ]
+        for result, value in zip(results, expected, strict=True):
+            value.assert_holds(result, f"{threads} threads")

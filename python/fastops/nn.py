@@ -153,8 +153,8 @@ class MLP(nn.ModuleDict):
         weights: List[Tensor] = []
         biases: List[Optional[Tensor]] = []
         for layer in self.values():
-            weights.append(layer.weight)  # type: ignore[arg-type]  # an nn.Linear
-            biases.append(layer.bias)  # type: ignore[arg-type]
+            weights.append(layer.weight)
+            biases.append(layer.bias)
         if self.training and self.dropout > 0.0:
             return self._layer_by_layer(input, weights, biases)
         if not torch.jit.is_scripting():
@@ -168,9 +168,7 @@ class MLP(nn.ModuleDict):
             input, weights, biases, self.activation, self.output_activation, self.params, self.output_params
         )
 
-    def _layer_by_layer(
-        self, input: Tensor, weights: List[Tensor], biases: List[Optional[Tensor]]
-    ) -> Tensor:
+    def _layer_by_layer(self, input: Tensor, weights: List[Tensor], biases: List[Optional[Tensor]]) -> Tensor:
         last = len(weights) - 1
         for i in range(last):
             input = torch.ops.fastops.linear_act(input, weights[i], biases[i], self.activation, self.params)
@@ -232,7 +230,15 @@ class GatedMLP(nn.Module):
         if not torch.jit.is_scripting():
             if _is_plain_eager(input):
                 return _C.gated_mlp(
-                    input, gate.weight, up.weight, down.weight, gate.bias, up.bias, down.bias, self.activation, self.params
+                    input,
+                    gate.weight,
+                    up.weight,
+                    down.weight,
+                    gate.bias,
+                    up.bias,
+                    down.bias,
+                    self.activation,
+                    self.params,
                 )
         return torch.ops.fastops.gated_mlp(
             input, gate.weight, up.weight, down.weight, gate.bias, up.bias, down.bias, self.activation, self.params
@@ -259,9 +265,12 @@ def _resolve(activation: Activation) -> tuple[str, list[float]]:
         return activation, []
     entry = _BY_CLASS.get(type(activation))
     if entry is None:
+        kind = type(activation)
         known = ", ".join(entry["class_name"] for entry in _TABLE.values())
-        raise ValueError(f"fastops: {type(activation).__name__} is not an activation module of torch.nn or fastops.nn "
-                         f"that fastops has; it has {known}")
+        raise ValueError(
+            f"fastops: {kind.__module__}.{kind.__qualname__} is not an activation that fastops has; "
+            f"of torch.nn and fastops.nn it has {known}"
+        )
     if type(activation) is nn.GELU and activation.approximate == "tanh":
         entry = _TABLE["gelu_tanh"]
     return entry["name"], [float(getattr(activation, name)) for name in entry["parameters"]]

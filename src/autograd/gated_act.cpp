@@ -63,8 +63,7 @@ std::vector<Tensor> act_mul_backward_(c10::DispatchKeySet keys, const Tensor& gr
     return composite_act_mul_backward(grad_output, gate, up, activation, params, output_mask);
   }
   at::AutoDispatchBelowADInplaceOrView below;
-  return act_mul_backward_op().redispatch(below_autograd(keys), grad_output, gate, up, activation, params,
-                                          output_mask);
+  return act_mul_backward_op().redispatch(below_autograd(keys), grad_output, gate, up, activation, params, output_mask);
 }
 
 Tensor gated_act_forward(c10::DispatchKeySet keys, const Tensor& self, std::string_view activation,

@@ -16,12 +16,11 @@ struct GatedMlpNode : Node {
   variable_list apply(variable_list&& grads) override {
     if (!grads[0].defined()) return variable_list(7);
     const auto mask = needed<7>(*this);
-    return scatter(
-        gated_mlp_backward_op().call(grads[0], input.unpack(), gate_weight.unpack(), up_weight.unpack(),
-                                     down_weight.unpack(), as_optional(gate_bias.unpack()),
-                                     as_optional(up_bias.unpack()), gate.unpack(), up.unpack(), info(spec.id).name,
-                                     parameters(spec), mask),
-        mask);
+    return scatter(gated_mlp_backward_op().call(grads[0], input.unpack(), gate_weight.unpack(), up_weight.unpack(),
+                                                down_weight.unpack(), as_optional(gate_bias.unpack()),
+                                                as_optional(up_bias.unpack()), gate.unpack(), up.unpack(),
+                                                info(spec.id).name, parameters(spec), mask),
+                   mask);
   }
   void release_variables() override {
     for (auto* variable : {&input, &gate_weight, &up_weight, &down_weight, &gate_bias, &up_bias, &gate, &up}) {
@@ -47,8 +46,7 @@ Tensor inference(c10::DispatchKeySet keys, const Tensor& input, const Tensor& ga
 
 std::tuple<Tensor, Tensor, Tensor> forward(c10::DispatchKeySet keys, const Tensor& input, const Tensor& gate_weight,
                                            const Tensor& up_weight, const Tensor& down_weight,
-                                           const std::optional<Tensor>& gate_bias,
-                                           const std::optional<Tensor>& up_bias,
+                                           const std::optional<Tensor>& gate_bias, const std::optional<Tensor>& up_bias,
                                            const std::optional<Tensor>& down_bias, std::string_view activation,
                                            c10::ArrayRef<double> params) {
   const auto check = [&] {
@@ -62,8 +60,8 @@ std::tuple<Tensor, Tensor, Tensor> forward(c10::DispatchKeySet keys, const Tenso
   if (torch::autograd::compute_requires_grad(input, gate_weight, up_weight, down_weight, gate_bias, up_bias,
                                              down_bias)) {
     node = make_node<GatedMlpNode>();
-    node->set_next_edges(torch::autograd::collect_next_edges(input, gate_weight, up_weight, down_weight, gate_bias,
-                                                             up_bias, down_bias));
+    node->set_next_edges(
+        torch::autograd::collect_next_edges(input, gate_weight, up_weight, down_weight, gate_bias, up_bias, down_bias));
     node->spec = check().activation;
     node->input = save(input);
     node->gate_weight = save(gate_weight);
@@ -101,8 +99,7 @@ std::vector<Tensor> backward(c10::DispatchKeySet keys, const Tensor& grad_output
   }
   at::AutoDispatchBelowADInplaceOrView below;
   return gated_mlp_backward_op().redispatch(below_autograd(keys), grad_output, input, gate_weight, up_weight,
-                                            down_weight, gate_bias, up_bias, gate, up, activation, params,
-                                            output_mask);
+                                            down_weight, gate_bias, up_bias, gate, up, activation, params, output_mask);
 }
 
 }  // namespace

@@ -66,8 +66,8 @@ Tensor inference(c10::DispatchKeySet keys, const Tensor& input, at::TensorList w
                  std::string_view activation, std::string_view output_activation, c10::ArrayRef<double> params,
                  c10::ArrayRef<double> output_params) {
   if (needs_tangent(input, weights, biases)) {
-    return composite_mlp(
-        check_mlp("mlp", input, weights, biases, activation, output_activation, params, output_params), nullptr);
+    return composite_mlp(check_mlp("mlp", input, weights, biases, activation, output_activation, params, output_params),
+                         nullptr);
   }
   if (needs_grad(input, weights, biases)) {
     return std::get<0>(
@@ -116,10 +116,10 @@ std::tuple<Tensor, std::vector<Tensor>> forward(c10::DispatchKeySet keys, const 
 }
 
 std::vector<Tensor> backward(c10::DispatchKeySet keys, const Tensor& grad_output, const Tensor& input,
-                             at::TensorList weights, const OptionalTensors& biases,
-                             const std::optional<Tensor>& output, at::TensorList saved, std::string_view activation,
-                             std::string_view output_activation, c10::ArrayRef<double> params,
-                             c10::ArrayRef<double> output_params, const c10::List<bool>& output_mask) {
+                             at::TensorList weights, const OptionalTensors& biases, const std::optional<Tensor>& output,
+                             at::TensorList saved, std::string_view activation, std::string_view output_activation,
+                             c10::ArrayRef<double> params, c10::ArrayRef<double> output_params,
+                             const c10::List<bool>& output_mask) {
   if (needs_grad(input, weights, biases) || torch::autograd::compute_requires_grad(grad_output) ||
       needs_tangent(input, weights, biases) || has_tangent(grad_output)) {
     const auto mlp = check_mlp_backward(grad_output, input, weights, biases, output, saved, activation,

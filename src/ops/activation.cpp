@@ -169,7 +169,8 @@ TORCH_LIBRARY(fastops, m) {
     m.def((name + ".out(Tensor self" + parameters + ", *, Tensor(a!) out) -> Tensor(a!)").c_str(), pointwise);
   }
   m.def(
-      "activation_backward(Tensor grad_output, Tensor saved, str activation, float[] params=[], bool from_output=False, "
+      "activation_backward(Tensor grad_output, Tensor saved, str activation, float[] params=[], bool "
+      "from_output=False, "
       "int order=1) -> Tensor",
       pointwise);
 }

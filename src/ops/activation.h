@@ -136,8 +136,8 @@ void impl_activations(torch::Library& m) {
     m.impl((name + ".out").c_str(), TORCH_FN((Op::template out<Layer>)));
   };
 #define FASTOPS_IMPL(name, A, parameters, ...) \
-  impl.template operator()<                    \
-      detail::Typed<Activation::name, std::make_index_sequence<detail::count_parameters(parameters)>>>(#name);
+  impl.template                                \
+  operator()<detail::Typed<Activation::name, std::make_index_sequence<detail::count_parameters(parameters)>>>(#name);
   FASTOPS_ACTIVATIONS(FASTOPS_IMPL)
 #undef FASTOPS_IMPL
 }

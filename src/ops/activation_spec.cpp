@@ -62,11 +62,12 @@ ActivationSpec activation_spec(std::string_view op, std::string_view name, c10::
     const ActivationInfo& entry = table()[i];
     if (name != entry.name) continue;
     TORCH_CHECK_VALUE(params.empty() || params.size() == entry.parameters.size(), "fastops.", op, ": ", name, " takes ",
-                      entry.parameters.size(), " parameters (", *entry.schema ? entry.schema : "none",
-                      "), but ", prefix, "params has ", params.size());
+                      entry.parameters.size(), " parameters (", *entry.schema ? entry.schema : "none", "), but ",
+                      prefix, "params has ", params.size());
     return checked(op, static_cast<Activation>(i), params);
   }
-  TORCH_CHECK_VALUE(false, "fastops.", op, ": unknown ", prefix, "activation '", name, "'; it must be one of ", known_names());
+  TORCH_CHECK_VALUE(false, "fastops.", op, ": unknown ", prefix, "activation '", name, "'; it must be one of ",
+                    known_names());
 }
 
 ActivationSpec activation_spec(Activation id, c10::ArrayRef<double> params) {

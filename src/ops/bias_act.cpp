@@ -105,8 +105,8 @@ Tensor batched(const Tensor& self, const std::optional<Tensor>& bias, std::strin
                c10::ArrayRef<double> params) {
   check_bias_act(self, bias, activation, params);
   if (bias && bias->defined()) return bias_act_op().call(self + *bias, std::nullopt, activation, params);
-  return batched_elementwise(
-      [&](const Tensor& x) { return bias_act_op().call(x, std::nullopt, activation, params); }, self);
+  return batched_elementwise([&](const Tensor& x) { return bias_act_op().call(x, std::nullopt, activation, params); },
+                             self);
 }
 
 std::vector<Tensor> backward_out_of_place(const Tensor& grad_output, const Tensor& saved,
@@ -169,12 +169,10 @@ TORCH_LIBRARY_IMPL(fastops, FuncTorchBatched, m) {
 TORCH_LIBRARY_IMPL(fastops, Functionalize, m) { m.impl("bias_act.out", TORCH_FN(functionalize_out)); }
 
 // The vmap behind torch.autograd.grad(is_grads_batched=True), which cannot loop over an op that returns a list.
-TORCH_LIBRARY_IMPL(fastops, Batched, m) {
-  m.impl("bias_act_backward", TORCH_FN(composite_bias_act_backward));
-}
+TORCH_LIBRARY_IMPL(fastops, Batched, m) { m.impl("bias_act_backward", TORCH_FN(composite_bias_act_backward)); }
 
-#define FASTOPS_AUTOCAST(DEVICE, KEY)       \
-  TORCH_LIBRARY_IMPL(fastops, KEY, m) {     \
+#define FASTOPS_AUTOCAST(DEVICE, KEY)                                                         \
+  TORCH_LIBRARY_IMPL(fastops, KEY, m) {                                                       \
     m.impl("bias_act", TORCH_FN((autocast<c10::DeviceType::DEVICE, c10::DispatchKey::KEY>))); \
   }
 FASTOPS_AUTOCAST_DEVICES(FASTOPS_AUTOCAST)

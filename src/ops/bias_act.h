@@ -17,7 +17,8 @@ using at::Tensor;
 // bias_act(Tensor self, Tensor? bias, str activation, float[] params=[]) -> Tensor, and out=
 using BiasAct = Tensor(const Tensor&, const std::optional<Tensor>&, std::string_view, c10::ArrayRef<double>);
 const c10::TypedOperatorHandle<BiasAct>& bias_act_op();
-using BiasActOut = Tensor&(const Tensor&, const std::optional<Tensor>&, std::string_view, c10::ArrayRef<double>, Tensor&);
+using BiasActOut = Tensor&(const Tensor&, const std::optional<Tensor>&, std::string_view, c10::ArrayRef<double>,
+                           Tensor&);
 const c10::TypedOperatorHandle<BiasActOut>& bias_act_out_op();
 
 // bias_act_backward(Tensor grad_output, Tensor saved, Tensor? bias, str activation, float[] params, bool from_output,

@@ -6,8 +6,8 @@ namespace fastops {
 
 void check_tensor(std::string_view op, std::string_view argument, const at::Tensor& tensor) {
   TORCH_CHECK_TYPE(tensor.defined(), "fastops.", op, ": ", argument, " is an undefined tensor");
-  TORCH_CHECK_TYPE(tensor.layout() == at::kStrided, "fastops.", op, ": ", argument, " must be a dense (strided) tensor, ",
-                   "but its layout is ", tensor.layout());
+  TORCH_CHECK_TYPE(tensor.layout() == at::kStrided, "fastops.", op, ": ", argument,
+                   " must be a dense (strided) tensor, ", "but its layout is ", tensor.layout());
   switch (tensor.scalar_type()) {
     case at::kFloat:
     case at::kDouble:

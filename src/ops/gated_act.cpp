@@ -191,9 +191,8 @@ TORCH_LIBRARY_FRAGMENT(fastops, m) {
       "bool[2] output_mask) -> Tensor[]",
       tags);
   m.def("gated_act(Tensor self, str activation, float[] params=[], bool gate_last=False) -> Tensor", tags);
-  m.def(
-      "gated_act_backward(Tensor grad_output, Tensor self, str activation, float[] params, bool gate_last) -> Tensor",
-      tags);
+  m.def("gated_act_backward(Tensor grad_output, Tensor self, str activation, float[] params, bool gate_last) -> Tensor",
+        tags);
 }
 
 TORCH_LIBRARY_IMPL(fastops, Meta, m) {
@@ -218,12 +217,10 @@ TORCH_LIBRARY_IMPL(fastops, FuncTorchBatched, m) {
 }
 
 // The vmap behind torch.autograd.grad(is_grads_batched=True), which cannot loop over an op that returns a list.
-TORCH_LIBRARY_IMPL(fastops, Batched, m) {
-  m.impl("act_mul_backward", TORCH_FN(composite_act_mul_backward));
-}
+TORCH_LIBRARY_IMPL(fastops, Batched, m) { m.impl("act_mul_backward", TORCH_FN(composite_act_mul_backward)); }
 
-#define FASTOPS_AUTOCAST(DEVICE, KEY)   \
-  TORCH_LIBRARY_IMPL(fastops, KEY, m) { \
+#define FASTOPS_AUTOCAST(DEVICE, KEY)                                                                \
+  TORCH_LIBRARY_IMPL(fastops, KEY, m) {                                                              \
     m.impl("act_mul", TORCH_FN((act_mul_autocast<c10::DeviceType::DEVICE, c10::DispatchKey::KEY>))); \
   }
 FASTOPS_AUTOCAST_DEVICES(FASTOPS_AUTOCAST)

@@ -65,8 +65,8 @@ GatedMlpArguments check_gated_mlp_backward(const Tensor& grad_output, const Tens
                                            const Tensor& gate, const Tensor& up, std::string_view activation,
                                            c10::ArrayRef<double> params) {
   constexpr auto op = "gated_mlp_backward";
-  auto mlp = check_gated_mlp(input, gate_weight, up_weight, down_weight, gate_bias, up_bias, std::nullopt, activation,
-                             params);
+  auto mlp =
+      check_gated_mlp(input, gate_weight, up_weight, down_weight, gate_bias, up_bias, std::nullopt, activation, params);
   const auto check_shape = [&](const char* name, const Tensor& tensor, const c10::SymInt& features) {
     check_like(op, name, tensor, "input", input);
     auto sizes = input.sym_sizes().vec();
@@ -141,9 +141,9 @@ std::vector<Tensor> composite_gated_mlp_backward(const GatedMlpArguments& mlp, c
 
 namespace {
 
-#define FASTOPS_GATED_MLP_PARAMETERS                                                                           \
-  const Tensor &input, const Tensor &gate_weight, const Tensor &up_weight, const Tensor &down_weight,          \
-      const std::optional<Tensor>&gate_bias, const std::optional<Tensor>&up_bias,                              \
+#define FASTOPS_GATED_MLP_PARAMETERS                                                                  \
+  const Tensor &input, const Tensor &gate_weight, const Tensor &up_weight, const Tensor &down_weight, \
+      const std::optional<Tensor>&gate_bias, const std::optional<Tensor>&up_bias,                     \
       const std::optional<Tensor>&down_bias, std::string_view activation, c10::ArrayRef<double> params
 #define FASTOPS_GATED_MLP_ARGUMENTS \
   input, gate_weight, up_weight, down_weight, gate_bias, up_bias, down_bias, activation, params
@@ -167,30 +167,40 @@ std::tuple<Tensor, Tensor, Tensor> meta_forward(FASTOPS_GATED_MLP_PARAMETERS) {
 Tensor meta(FASTOPS_GATED_MLP_PARAMETERS) { return std::get<0>(meta_forward(FASTOPS_GATED_MLP_ARGUMENTS)); }
 
 std::vector<Tensor> backward(const Tensor& grad_output, const Tensor& input, const Tensor& gate_weight,
-                             const Tensor& up_weight, const Tensor& down_weight, const std::optional<Tensor>& gate_bias, const std::optional<Tensor>& up_bias, const Tensor& gate, const Tensor& up, std::string_view activation, c10::ArrayRef<double> params,
+                             const Tensor& up_weight, const Tensor& down_weight, const std::optional<Tensor>& gate_bias,
+                             const std::optional<Tensor>& up_bias, const Tensor& gate, const Tensor& up,
+                             std::string_view activation, c10::ArrayRef<double> params,
                              std::array<bool, 7> output_mask) {
-  const auto mlp =
-      check_gated_mlp_backward(grad_output, input, gate_weight, up_weight, down_weight, gate_bias, up_bias, gate, up, activation, params);
+  const auto mlp = check_gated_mlp_backward(grad_output, input, gate_weight, up_weight, down_weight, gate_bias, up_bias,
+                                            gate, up, activation, params);
   return projections_backward(mlp, grad_output, gate, up, output_mask);
 }
 
 std::vector<Tensor> batched_backward(const Tensor& grad_output, const Tensor& input, const Tensor& gate_weight,
-                             const Tensor& up_weight, const Tensor& down_weight, const std::optional<Tensor>& gate_bias, const std::optional<Tensor>& up_bias, const Tensor& gate, const Tensor& up, std::string_view activation, c10::ArrayRef<double> params,
-                             std::array<bool, 7> output_mask) {
-  const auto mlp =
-      check_gated_mlp_backward(grad_output, input, gate_weight, up_weight, down_weight, gate_bias, up_bias, gate, up, activation, params);
+                                     const Tensor& up_weight, const Tensor& down_weight,
+                                     const std::optional<Tensor>& gate_bias, const std::optional<Tensor>& up_bias,
+                                     const Tensor& gate, const Tensor& up, std::string_view activation,
+                                     c10::ArrayRef<double> params, std::array<bool, 7> output_mask) {
+  const auto mlp = check_gated_mlp_backward(grad_output, input, gate_weight, up_weight, down_weight, gate_bias, up_bias,
+                                            gate, up, activation, params);
   return composite_gated_mlp_backward(mlp, grad_output, output_mask);
 }
 
 std::vector<Tensor> backward_meta(const Tensor& grad_output, const Tensor& input, const Tensor& gate_weight,
-                                  const Tensor& up_weight, const Tensor& down_weight, const std::optional<Tensor>& gate_bias, const std::optional<Tensor>& up_bias, const Tensor& gate, const Tensor& up, std::string_view activation, c10::ArrayRef<double> params,
-                                  std::array<bool, 7> output_mask) {
-  check_gated_mlp_backward(grad_output, input, gate_weight, up_weight, down_weight, gate_bias, up_bias, gate, up, activation, params);
+                                  const Tensor& up_weight, const Tensor& down_weight,
+                                  const std::optional<Tensor>& gate_bias, const std::optional<Tensor>& up_bias,
+                                  const Tensor& gate, const Tensor& up, std::string_view activation,
+                                  c10::ArrayRef<double> params, std::array<bool, 7> output_mask) {
+  check_gated_mlp_backward(grad_output, input, gate_weight, up_weight, down_weight, gate_bias, up_bias, gate, up,
+                           activation, params);
   const auto hidden = gate_weight.sym_size(0);
-  const std::array<std::vector<c10::SymInt>, 7> sizes = {
-      input.sym_sizes().vec(),       gate_weight.sym_sizes().vec(), up_weight.sym_sizes().vec(),
-      down_weight.sym_sizes().vec(), {hidden},                      {hidden},
-      {down_weight.sym_size(0)}};
+  const std::array<std::vector<c10::SymInt>, 7> sizes = {input.sym_sizes().vec(),
+                                                         gate_weight.sym_sizes().vec(),
+                                                         up_weight.sym_sizes().vec(),
+                                                         down_weight.sym_sizes().vec(),
+                                                         {hidden},
+                                                         {hidden},
+                                                         {down_weight.sym_size(0)}};
   std::vector<Tensor> grads;
   for (size_t i = 0; i < sizes.size(); ++i) {
     if (output_mask[i]) grads.push_back(at::empty_symint(sizes[i], input.options()));
@@ -246,8 +256,8 @@ TORCH_LIBRARY_IMPL(fastops, Batched, m) {
   m.impl("gated_mlp_backward", TORCH_FN(batched_backward));
 }
 
-#define FASTOPS_AUTOCAST(DEVICE, KEY)   \
-  TORCH_LIBRARY_IMPL(fastops, KEY, m) { \
+#define FASTOPS_AUTOCAST(DEVICE, KEY)                                                          \
+  TORCH_LIBRARY_IMPL(fastops, KEY, m) {                                                        \
     m.impl("gated_mlp", TORCH_FN((autocast<c10::DeviceType::DEVICE, c10::DispatchKey::KEY>))); \
   }
 FASTOPS_AUTOCAST_DEVICES(FASTOPS_AUTOCAST)

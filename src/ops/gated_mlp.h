@@ -57,9 +57,9 @@ GatedMlpArguments check_gated_mlp(const Tensor& input, const Tensor& gate_weight
 // The arguments of gated_mlp_backward.
 GatedMlpArguments check_gated_mlp_backward(const Tensor& grad_output, const Tensor& input, const Tensor& gate_weight,
                                            const Tensor& up_weight, const Tensor& down_weight,
-                                           const std::optional<Tensor>& gate_bias,
-                                           const std::optional<Tensor>& up_bias, const Tensor& gate, const Tensor& up,
-                                           std::string_view activation, c10::ArrayRef<double> params);
+                                           const std::optional<Tensor>& gate_bias, const std::optional<Tensor>& up_bias,
+                                           const Tensor& gate, const Tensor& up, std::string_view activation,
+                                           c10::ArrayRef<double> params);
 
 // In terms of differentiable ops: (output, gate, up).
 std::tuple<Tensor, Tensor, Tensor> composite_gated_mlp(const GatedMlpArguments& mlp);

@@ -48,8 +48,8 @@ TORCH_LIBRARY_IMPL(fastops, CompositeExplicitAutograd, m) { m.impl("linear_act",
 
 TORCH_LIBRARY_IMPL(fastops, FuncTorchBatched, m) { m.impl("linear_act", TORCH_FN(as_mlp)); }
 
-#define FASTOPS_AUTOCAST(DEVICE, KEY)   \
-  TORCH_LIBRARY_IMPL(fastops, KEY, m) { \
+#define FASTOPS_AUTOCAST(DEVICE, KEY)                                                           \
+  TORCH_LIBRARY_IMPL(fastops, KEY, m) {                                                         \
     m.impl("linear_act", TORCH_FN((autocast<c10::DeviceType::DEVICE, c10::DispatchKey::KEY>))); \
   }
 FASTOPS_AUTOCAST_DEVICES(FASTOPS_AUTOCAST)

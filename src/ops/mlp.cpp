@@ -23,8 +23,7 @@ const c10::TypedOperatorHandle<Mlp>& mlp_op() {
 }
 
 const c10::TypedOperatorHandle<MlpForward>& mlp_forward_op() {
-  static const auto op =
-      c10::Dispatcher::singleton().findSchemaOrThrow("fastops::mlp_forward", "").typed<MlpForward>();
+  static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("fastops::mlp_forward", "").typed<MlpForward>();
   return op;
 }
 
@@ -43,8 +42,8 @@ void check_layer(std::string_view op, const MlpArguments& mlp, size_t layer, con
                  const std::string& bias) {
   const Tensor& w = mlp.weights[layer];
   check_like(op, weight, w, "input", mlp.input);
-  TORCH_CHECK_VALUE(w.dim() == 2, "fastops.", op, ": ", weight, " must have shape [out_features, in_features], but has ",
-                    w.dim(), " dimensions");
+  TORCH_CHECK_VALUE(w.dim() == 2, "fastops.", op, ": ", weight,
+                    " must have shape [out_features, in_features], but has ", w.dim(), " dimensions");
   if (layer == 0) {
     TORCH_CHECK_VALUE(w.sym_size(1) == mlp.input.sym_size(-1), "fastops.", op, ": ", weight, " has ", w.sym_size(1),
                       " input features, but input has ", mlp.input.sym_size(-1));
@@ -89,13 +88,12 @@ MlpArguments check_linear_act(const Tensor& input, at::TensorList weight, const 
 }
 
 MlpArguments check_mlp_backward(const Tensor& grad_output, const Tensor& input, at::TensorList weights,
-                                const OptionalTensors& biases, const std::optional<Tensor>& output, at::TensorList saved,
-                                std::string_view activation, std::string_view output_activation,
+                                const OptionalTensors& biases, const std::optional<Tensor>& output,
+                                at::TensorList saved, std::string_view activation, std::string_view output_activation,
                                 c10::ArrayRef<double> params, c10::ArrayRef<double> output_params,
                                 const c10::List<bool>& output_mask) {
   constexpr auto op = "mlp_backward";
-  MlpArguments mlp =
-      check_mlp(op, input, weights, biases, activation, output_activation, params, output_params);
+  MlpArguments mlp = check_mlp(op, input, weights, biases, activation, output_activation, params, output_params);
   const size_t expected = mlp.layers() - 1 + (mlp.saves(mlp.layers() - 1) ? 1 : 0);
   TORCH_CHECK_VALUE(saved.size() == expected, "fastops.", op, ": saved has ", saved.size(), " tensors, but must have ",
                     expected, ", as mlp_forward returned them");
@@ -154,8 +152,8 @@ std::vector<Tensor> layers_backward(const MlpArguments& mlp, const Tensor& grad_
       if (wants_bias(i)) grads[2 + 2 * i] = grad.sum(0);
     } else {
       const Tensor at_activation = as_matrix(last && from_output ? *output : saved[i]);
-      auto through = bias_act_backward(grad, at_activation, std::nullopt, activation, from_output,
-                                       {wants_more, wants_bias(i)});
+      auto through =
+          bias_act_backward(grad, at_activation, std::nullopt, activation, from_output, {wants_more, wants_bias(i)});
       if (wants_bias(i)) grads[2 + 2 * i] = through.back();
       if (wants_more) grad = through.front();
     }
@@ -205,7 +203,7 @@ Tensor layered_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved) {
   return with_leading_dims(h, mlp.input);
 }
 
-#define FASTOPS_MLP_PARAMETERS                                                                        \
+#define FASTOPS_MLP_PARAMETERS                                                                             \
   const Tensor &input, at::TensorList weights, const OptionalTensors &biases, std::string_view activation, \
       std::string_view output_activation, c10::ArrayRef<double> params, c10::ArrayRef<double> output_params
 #define FASTOPS_MLP_ARGUMENTS input, weights, biases, activation, output_activation, params, output_params
@@ -252,27 +250,27 @@ std::vector<Tensor> backward(const Tensor& grad_output, const Tensor& input, at:
                              c10::ArrayRef<double> params, c10::ArrayRef<double> output_params,
                              const c10::List<bool>& output_mask) {
   const MlpArguments mlp = check_mlp_backward(grad_output, input, weights, biases, output, saved, activation,
-                                          output_activation, params, output_params, output_mask);
+                                              output_activation, params, output_params, output_mask);
   return layers_backward(mlp, grad_output, output, saved, output_mask);
 }
 
 std::vector<Tensor> batched_backward(const Tensor& grad_output, const Tensor& input, at::TensorList weights,
-                                     const OptionalTensors& biases, const std::optional<Tensor>& output, at::TensorList saved,
-                                     std::string_view activation, std::string_view output_activation,
-                                     c10::ArrayRef<double> params, c10::ArrayRef<double> output_params,
-                                     const c10::List<bool>& output_mask) {
+                                     const OptionalTensors& biases, const std::optional<Tensor>& output,
+                                     at::TensorList saved, std::string_view activation,
+                                     std::string_view output_activation, c10::ArrayRef<double> params,
+                                     c10::ArrayRef<double> output_params, const c10::List<bool>& output_mask) {
   const MlpArguments mlp = check_mlp_backward(grad_output, input, weights, biases, output, saved, activation,
-                                                  output_activation, params, output_params, output_mask);
+                                              output_activation, params, output_params, output_mask);
   return composite_mlp_backward(mlp, grad_output, output_mask);
 }
 
 std::vector<Tensor> backward_meta(const Tensor& grad_output, const Tensor& input, at::TensorList weights,
                                   const OptionalTensors& biases, const std::optional<Tensor>& output,
-                                  at::TensorList saved, std::string_view activation,
-                                  std::string_view output_activation, c10::ArrayRef<double> params,
-                                  c10::ArrayRef<double> output_params, const c10::List<bool>& output_mask) {
+                                  at::TensorList saved, std::string_view activation, std::string_view output_activation,
+                                  c10::ArrayRef<double> params, c10::ArrayRef<double> output_params,
+                                  const c10::List<bool>& output_mask) {
   check_mlp_backward(grad_output, input, weights, biases, output, saved, activation, output_activation, params,
-                 output_params, output_mask);
+                     output_params, output_mask);
   std::vector<Tensor> grads;
   if (output_mask.get(0)) grads.push_back(at::empty_symint(input.sym_sizes(), input.options()));
   for (size_t i = 0; i < weights.size(); ++i) {
@@ -329,8 +327,8 @@ TORCH_LIBRARY_IMPL(fastops, Batched, m) {
   m.impl("mlp_backward", TORCH_FN(batched_backward));
 }
 
-#define FASTOPS_AUTOCAST(DEVICE, KEY)       \
-  TORCH_LIBRARY_IMPL(fastops, KEY, m) {     \
+#define FASTOPS_AUTOCAST(DEVICE, KEY)                                                    \
+  TORCH_LIBRARY_IMPL(fastops, KEY, m) {                                                  \
     m.impl("mlp", TORCH_FN((autocast<c10::DeviceType::DEVICE, c10::DispatchKey::KEY>))); \
   }
 FASTOPS_AUTOCAST_DEVICES(FASTOPS_AUTOCAST)

@@ -87,8 +87,8 @@ MlpArguments check_linear_act(const Tensor& input, at::TensorList weight, const 
 // The layers one after another, in terms of differentiable ops; fills `saved` where given.
 Tensor composite_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved);
 
-// The backward in terms of differentiable ops. It computes the layers again: what the forward pass saved has no history,
-// and derivatives of the backward pass run through it.
+// The backward in terms of differentiable ops. It computes the layers again: what the forward pass saved has no
+// history, and derivatives of the backward pass run through it.
 std::vector<Tensor> composite_mlp_backward(const MlpArguments& mlp, const Tensor& grad_output,
                                            const c10::List<bool>& output_mask);
 

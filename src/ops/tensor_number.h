@@ -99,10 +99,10 @@ inline TensorNumber select(const TensorMask& mask, const TensorNumber& a, const 
   return at::where(mask.bits, a.tensor, b.tensor);
 }
 
-#define FASTOPS_UNARY(function)                         \
-  inline TensorNumber function(const TensorNumber& a) { \
+#define FASTOPS_UNARY(function)                            \
+  inline TensorNumber function(const TensorNumber& a) {    \
     if (a.is_constant()) return std::function(a.constant); \
-    return at::function(a.tensor);                      \
+    return at::function(a.tensor);                         \
   }
 FASTOPS_UNARY(exp)
 FASTOPS_UNARY(expm1)

@@ -81,8 +81,7 @@ Tensor backward(const Tensor& grad_output, const Tensor& saved, std::string_view
   const char* saved_data = const_byte_data(at_point);
   char* result_data = byte_data(result);
   share(result.numel(), grain_size, [&](int64_t begin, int64_t end) {
-    kernel(grad_data + begin * size, saved_data + begin * size, result_data + begin * size, end - begin,
-           spec.params());
+    kernel(grad_data + begin * size, saved_data + begin * size, result_data + begin * size, end - begin, spec.params());
   });
   return result;
 }

@@ -101,8 +101,8 @@ std::vector<Tensor> backward(const Tensor& grad_output, const Tensor& saved, con
     }
   });
   if (output_mask[1]) {
-    const Tensor total = sum_type == at::kDouble ? add_blocks<double>(sums, blocks, columns)
-                                                 : add_blocks<float>(sums, blocks, columns);
+    const Tensor total =
+        sum_type == at::kDouble ? add_blocks<double>(sums, blocks, columns) : add_blocks<float>(sums, blocks, columns);
     grads.push_back(blocks == 1 || sum_type != saved.scalar_type() ? total.to(saved.scalar_type()) : total.clone());
   }
   return grads;

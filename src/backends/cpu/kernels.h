@@ -38,8 +38,8 @@ using ForwardKernel = void (*)(const void* x, void* y, int64_t n, ActivationPara
 using BackwardKernel = void (*)(const void* grad, const void* saved, void* dx, int64_t n, ActivationParams);
 
 // y[r, c] = f(x[r, c] + bias[c])
-using BiasForwardKernel =
-    void (*)(ConstRows x, const void* bias, Rows y, int64_t rows, int64_t columns, ActivationParams);
+using BiasForwardKernel = void (*)(ConstRows x, const void* bias, Rows y, int64_t rows, int64_t columns,
+                                   ActivationParams);
 
 // dx[r, c] = grad[r, c] * f'(saved[r, c] + bias[c]), or in terms of the output; sums[c] = sum of dx[:, c], in the
 // accumulator's type. `bias`, `dx.data` and `sums` may be null.
@@ -47,8 +47,8 @@ using BiasBackwardKernel = void (*)(ConstRows grad, ConstRows saved, const void*
                                     int64_t rows, int64_t columns, ActivationParams);
 
 // y[r, c] = f(gate[r, c]) * up[r, c]
-using GatedForwardKernel =
-    void (*)(ConstRows gate, ConstRows up, Rows y, int64_t rows, int64_t columns, ActivationParams);
+using GatedForwardKernel = void (*)(ConstRows gate, ConstRows up, Rows y, int64_t rows, int64_t columns,
+                                    ActivationParams);
 
 // dgate = grad * up * f'(gate), dup = grad * f(gate); `dgate.data` and `dup.data` may be null.
 using GatedBackwardKernel = void (*)(ConstRows grad, ConstRows gate, ConstRows up, Rows dgate, Rows dup, int64_t rows,
@@ -81,11 +81,11 @@ const Kernels& kernels(Activation activation, Dtype dtype);
 FASTOPS_API const char* capability();
 
 // Each instruction set fills the table from its own build of kernels/*.cpp.
-#define FASTOPS_DECLARE_TIER(TIER)               \
-  namespace TIER {                               \
-  void add_activation_kernels(KernelTable&);     \
-  void add_bias_act_kernels(KernelTable&);       \
-  void add_gated_act_kernels(KernelTable&);      \
+#define FASTOPS_DECLARE_TIER(TIER)           \
+  namespace TIER {                           \
+  void add_activation_kernels(KernelTable&); \
+  void add_bias_act_kernels(KernelTable&);   \
+  void add_gated_act_kernels(KernelTable&);  \
   }
 FASTOPS_DECLARE_TIER(DEFAULT)
 FASTOPS_DECLARE_TIER(AVX2)

@@ -48,7 +48,9 @@ void share_rows(int64_t rows, int64_t columns, F f) {
 }
 
 inline char* byte_data(const at::Tensor& tensor) { return static_cast<char*>(tensor.mutable_data_ptr()); }
-inline const char* const_byte_data(const at::Tensor& tensor) { return static_cast<const char*>(tensor.const_data_ptr()); }
+inline const char* const_byte_data(const at::Tensor& tensor) {
+  return static_cast<const char*>(tensor.const_data_ptr());
+}
 
 // Whether element i of one lies at the same place in memory as element i of the other, without gaps.
 inline bool same_layout(const at::Tensor& a, const at::Tensor& b) {

@@ -68,9 +68,7 @@ inline Floats exponent(Floats x) {
   const __m256i bits = _mm256_sub_epi32(_mm256_castps_si256(x), _mm256_set1_epi32(0x3f400000));
   return _mm256_cvtepi32_ps(_mm256_srai_epi32(bits, 23));
 #else
-  return each(x, x, [](float a, float) {
-    return static_cast<float>((std::bit_cast<int32_t>(a) - 0x3f400000) >> 23);
-  });
+  return each(x, x, [](float a, float) { return static_cast<float>((std::bit_cast<int32_t>(a) - 0x3f400000) >> 23); });
 #endif
 }
 
@@ -89,7 +87,8 @@ inline ReducedExp reduce_exp(Floats x) {
   const Floats n = (x * Floats(1.442695041f)).round();
   Floats r = at::vec::fmadd(n, Floats(-0.693145751953125f), x);
   r = at::vec::fmadd(n, Floats(-1.428606765e-6f), r);
-  const Floats q = polynomial(r, 4.999999702e-01f, 1.666654646e-01f, 4.166743532e-02f, 8.366254158e-03f, 1.387063297e-03f);
+  const Floats q =
+      polynomial(r, 4.999999702e-01f, 1.666654646e-01f, 4.166743532e-02f, 8.366254158e-03f, 1.387063297e-03f);
   return {n, at::vec::fmadd(r * r, q, r)};
 }
 
@@ -108,8 +107,8 @@ inline Floats expm1(Floats x) {
   return with_sign_of(x, choose(e.n == Floats(0.0f), e.expm1_r, half + half));
 }
 
-// With E = exp(-2 |x|), tanh(|x|) = (1 - E) / (1 + E), or 1 - 2 E / (1 + E) where that is more exact; from |x| = 10 on it
-// is 1. E = 2^n (1 + p), and 1 + 2^n and 1 - 2^n are exact as long as they matter.
+// With E = exp(-2 |x|), tanh(|x|) = (1 - E) / (1 + E), or 1 - 2 E / (1 + E) where that is more exact; from |x| = 10 on
+// it is 1. E = 2^n (1 + p), and 1 + 2^n and 1 - 2^n are exact as long as they matter.
 inline Floats tanh(Floats x) {
   const Floats one(1.0f);
   const ReducedExp e = reduce_exp(at::vec::clamp(magnitude(x) * Floats(-2.0f), Floats(-20.0f), Floats(0.0f)));
@@ -128,7 +127,8 @@ inline Floats log1p(Floats x) {
   const Floats lost = (x - (u - Floats(1.0f))) / u;
   const Floats e = exponent(u);
   const Floats f = scale(u, e.neg()) - Floats(1.0f);
-  const Floats q = polynomial(f, 3.333345056e-01f, -2.500010431e-01f, 1.999082118e-01f, -1.664698571e-01f, 1.447824836e-01f, -1.316401660e-01f, 1.046982333e-01f, -4.512202367e-02f);
+  const Floats q = polynomial(f, 3.333345056e-01f, -2.500010431e-01f, 1.999082118e-01f, -1.664698571e-01f,
+                              1.447824836e-01f, -1.316401660e-01f, 1.046982333e-01f, -4.512202367e-02f);
   Floats tail = at::vec::fmadd(e, Floats(1.428606765e-6f), lost);
   tail = at::vec::fmadd(f * f, at::vec::fmadd(f, q, Floats(-0.5f)), tail);
   Floats result = at::vec::fmadd(e, Floats(0.693145751953125f), f + tail);
@@ -142,9 +142,16 @@ inline Floats log1p(Floats x) {
 // Up to 1 a polynomial in x; beyond, 1 - exp(-x q(x)), which is 1 from 3.95 on.
 inline Floats erf(Floats x) {
   const Floats a = magnitude(x);
-  const Floats near = at::vec::fmadd(a, polynomial(a * a, 1.283791661e-01f, -3.761262596e-01f, 1.128357872e-01f, -2.685334720e-02f, 5.187162198e-03f, -7.997853099e-04f, 7.806903159e-05f), a);
+  const Floats near =
+      at::vec::fmadd(a,
+                     polynomial(a * a, 1.283791661e-01f, -3.761262596e-01f, 1.128357872e-01f, -2.685334720e-02f,
+                                5.187162198e-03f, -7.997853099e-04f, 7.806903159e-05f),
+                     a);
   const Floats t = at::vec::clamp(a, Floats(0.0f), Floats(3.95f));
-  const ReducedExp e = reduce_exp((t * polynomial(t, 1.128694296e+00f, 6.349697113e-01f, 1.065305397e-01f, -2.400976047e-02f, 3.757316852e-03f, -3.505490604e-04f, 1.395779600e-05f)).neg());
+  const ReducedExp e =
+      reduce_exp((t * polynomial(t, 1.128694296e+00f, 6.349697113e-01f, 1.065305397e-01f, -2.400976047e-02f,
+                                 3.757316852e-03f, -3.505490604e-04f, 1.395779600e-05f))
+                     .neg());
   const Floats far = Floats(1.0f) - scale(e.expm1_r + Floats(1.0f), e.n);
   return with_sign_of(x, choose(a > Floats(1.0f), far, near));
 }

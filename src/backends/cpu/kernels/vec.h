@@ -132,9 +132,9 @@ Storage* row(Rows m, int64_t r) {
 // Calls add.template operator()<A, Storage>(table entry) for every activation and dtype.
 template <class Add>
 void for_each_kernel(KernelTable& table, Add add) {
-#define FASTOPS_ADD(name, A, ...)                                                                    \
-  add.template operator()<activations::A, float>(table.at(Activation::name, Dtype::float32));        \
-  add.template operator()<activations::A, double>(table.at(Activation::name, Dtype::float64));       \
+#define FASTOPS_ADD(name, A, ...)                                                                      \
+  add.template operator()<activations::A, float>(table.at(Activation::name, Dtype::float32));          \
+  add.template operator()<activations::A, double>(table.at(Activation::name, Dtype::float64));         \
   add.template operator()<activations::A, c10::BFloat16>(table.at(Activation::name, Dtype::bfloat16)); \
   add.template operator()<activations::A, c10::Half>(table.at(Activation::name, Dtype::float16));
   FASTOPS_ACTIVATIONS(FASTOPS_ADD)
