@@ -110,18 +110,25 @@ inline Floats log1p(Floats x) {
 }
 
 // log(1 + exp(x)): near 0, where max(x, 0) and the logarithm would both be rounded, x/2 + log(2 cosh(x/2)), and beyond
-// max(x, 0) + log1p(exp(-|x|)).
+// max(x, 0) + log1p(e), e = exp(-|x|), with log1p(e) = e + e^2 q(e) and what was lost in rounding e.
 inline Floats log1p_exp(Floats x) {
+  const Floats one(1.0f);
   const Floats square = x * x;
   const Floats even =
       square * polynomial(square, 1.249998808e-01f, -5.207153969e-03f, 3.435676044e-04f, -2.179118383e-05f);
   const Floats near = fmadd(x, Floats(0.5f), even) + Floats(6.931471806e-01f);
-  const Floats e = decay(x);
+
+  const Floats argument = clamp_min(negative_magnitude(x), Floats(-104.0f));
+  const Floats n = nearest_exponent(argument).n;
+  const Floats p = expm1_reduced(subtract_exponent(argument, n));
+  const Floats sum = p + one;
+  const Floats e = scale(sum, n);
+  const Floats lost = scale(p - (sum - one), n);
   const Floats q = polynomial(e, -4.999993145e-01f, 3.333047628e-01f, -2.495824695e-01f, 1.969374567e-01f,
                               -1.535084993e-01f, 1.067316905e-01f, -5.759408697e-02f, 2.016826533e-02f,
                               -3.310628003e-03f);
-  const Floats far = clamp_min(x, Floats(0.0f)) + fmadd(e * e, q, e);
-  return choose(less(magnitude(x), Floats(1.0f)), near, far);
+  const Floats log1p_e = fmadd(e * e, q, subtract_product(lost, lost, e)) + e;
+  return choose(less(magnitude(x), one), near, clamp_min(x, Floats(0.0f)) + log1p_e);
 }
 
 // x - tanh(x), where both are close a polynomial.
