@@ -22,11 +22,14 @@ void fill(KernelTable& table) {
   (add(table), ...);
 }
 
-#define FASTOPS_TIER(TIER) fill<TIER::add_activation_kernels, TIER::add_bias_act_kernels, TIER::add_gated_act_kernels>
+#define FASTOPS_TIER(TIER)                                                                                   \
+  fill<TIER::add_activation_kernels, TIER::add_bias_act_kernels, TIER::add_gated_act_kernels, TIER::add_gemm_kernels, \
+       TIER::add_layer_kernels>
 
 // What this CPU runs, best first.
 std::vector<Tier> usable_tiers() {
-  std::vector<Tier> usable = {{"default", FASTOPS_TIER(DEFAULT)}};
+  std::vector<Tier> usable = {{"default", fill<DEFAULT::add_activation_kernels, DEFAULT::add_bias_act_kernels,
+                                                         DEFAULT::add_gated_act_kernels>}};
 #ifdef FASTOPS_X86_TIERS
   const std::string torch_uses = at::get_cpu_capability();
   const bool avx512 = torch_uses == "AVX512";
@@ -53,16 +56,20 @@ const Tier& chosen() {
   return tier;
 }
 
-}  // namespace
-
-const Kernels& kernels(Activation activation, Dtype dtype) {
-  static const KernelTable* table = [] {
+KernelTable& table() {
+  static KernelTable* const table = [] {
     auto* filled = new KernelTable();
     chosen().fill(*filled);
     return filled;
   }();
-  return const_cast<KernelTable*>(table)->at(activation, dtype);
+  return *table;
 }
+
+}  // namespace
+
+const Kernels& kernels(Activation activation, Dtype dtype) { return table().at(activation, dtype); }
+
+const GemmKernels& gemm_kernels(Dtype dtype) { return table().gemm[static_cast<int>(dtype)]; }
 
 const char* capability() { return chosen().name.c_str(); }
 
