@@ -195,7 +195,7 @@ void GradientSums::prepare(c10::ArrayRef<ParameterGradients> layers, int64_t row
     panels_.push_back(layer.weight.defined() ? take_panels(workspace_, dtype_, rows, layer.input.arguments.columns)
                                              : nullptr);
   }
-  for (int64_t thread = 0; thread < threads_; ++thread) tiles_.push_back(workspace_.take(tiles_size(rows) * size));
+  for (int64_t thread = 0; thread < threads_; ++thread) tiles_.push_back(workspace_.take(block_rows * rows * size));
 }
 
 void GradientSums::multiply(const ParameterGradients& layer, const Sums& sums, const void* panels, int64_t rows,

@@ -146,7 +146,7 @@ struct GemmKernels {
   PackKernel pack;             // panels of a matrix [depth, columns]
   PackKernel pack_transposed;  // panels of the transpose of a matrix [columns, depth]
   // Tiles of the transpose of a matrix [depth, rows], for the left-hand side; adds the sums over the depth to
-  // `sums`, which may be null, in the type that is computed with. `tiles` has room for `tiles_size` elements.
+  // `sums`, which may be null, in the type that is computed with.
   void (*pack_tiles)(ConstRows matrix, int64_t depth, int64_t rows, void* tiles, void* sums);
   // target = source, in the type that is computed with
   void (*convert)(ConstRows source, int64_t rows, int64_t columns, Rows target);
@@ -156,7 +156,6 @@ struct GemmKernels {
                    int64_t last_panel, const Epilogue&);
   EpilogueKernel store;
 };
-inline constexpr int64_t tiles_size(int64_t depth) { return block_rows * depth + 64; }
 
 // The kernels of one activation for one dtype. Those in terms of the output are null where the activation has none.
 struct Kernels {

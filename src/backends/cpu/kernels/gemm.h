@@ -38,10 +38,23 @@ int64_t panel_width(int64_t panel, int64_t columns) {
   return columns - panel * panel_columns<S> > Vec<S>::width ? panel_columns<S> : Vec<S>::width;
 }
 
+// The rows of a block as tiles.
+struct Tiles {
+  int count;
+  int first[block_rows / tile_rows + 1];  // the first row of each, and the end of the last
+
+  explicit Tiles(int64_t rows) : count(static_cast<int>((rows + tile_rows - 1) / tile_rows)) {
+    const int n = static_cast<int>(rows);
+    for (int t = 0; t <= count; ++t) first[t] = count ? n * t / count : 0;
+  }
+  int size(int t) const { return first[t + 1] - first[t]; }
+};
+
 // sums[rows, vectors] (+)= a[rows, depth] * panel[depth, vectors]. Element (i, k) of `a` is at a[i * a_stride + k], or
 // at a[k * rows + i] if it is packed.
 template <class S, int rows, int vectors, bool packed>
-void tile(const S* a, int64_t a_stride, const S* panel, int64_t panel_stride, int64_t depth, S* sums, bool add) {
+void tile(const S* a, int64_t a_stride, const S* panel, int64_t panel_stride, int64_t depth, S* sums, bool add,
+          const S* next_a, const S* next_panel) {
   using V = at::vec::Vectorized<S>;
   constexpr int width = V::size();
   V sum[rows][vectors];
@@ -50,7 +63,7 @@ void tile(const S* a, int64_t a_stride, const S* panel, int64_t panel_stride, in
 #pragma GCC unroll 2
     for (int j = 0; j < vectors; ++j) sum[i][j] = V(S(0));
   }
-  for (int64_t k = 0; k < depth; ++k) {
+  const auto step = [&](int64_t k) __attribute__((always_inline)) {
     V b[vectors];
 #pragma GCC unroll 2
     for (int j = 0; j < vectors; ++j) b[j] = V::loadu(panel + k * panel_stride + j * width);
@@ -60,7 +73,24 @@ void tile(const S* a, int64_t a_stride, const S* panel, int64_t panel_stride, in
 #pragma GCC unroll 2
       for (int j = 0; j < vectors; ++j) sum[i][j] = at::vec::fmadd(x, b[j], sum[i][j]);
     }
+  };
+  int64_t k = 0;
+  for (; k + 4 <= depth; k += 4) {
+    __builtin_prefetch(next_panel + k * 4, 0, 2);
+    if constexpr (packed) {
+#pragma GCC unroll 4
+      for (int line = 0; line < (rows * 4 + 15) / 16; ++line) __builtin_prefetch(next_a + k * rows + line * 16);
+    } else {
+      const S* const line = next_a + (k / 4 % 4) * ((rows + 3) / 4) * a_stride + k;
+#pragma GCC unroll 4
+      for (int i = 0; i < (rows + 3) / 4; ++i) __builtin_prefetch(line + i * a_stride);
+    }
+    step(k);
+    step(k + 1);
+    step(k + 2);
+    step(k + 3);
   }
+  for (; k < depth; ++k) step(k);
 #pragma GCC unroll 16
   for (int i = 0; i < rows; ++i) {
 #pragma GCC unroll 2
@@ -73,7 +103,7 @@ void tile(const S* a, int64_t a_stride, const S* panel, int64_t panel_stride, in
 
 template <class S>
 using Tile = void (*)(const S* a, int64_t a_stride, const S* panel, int64_t panel_stride, int64_t depth, S* sums,
-                      bool add);
+                      bool add, const S* next_a, const S* next_panel);
 
 // The tile function for a number of rows.
 template <class S>
@@ -88,22 +118,22 @@ Tile<S> tile_for(int64_t rows, int64_t vectors, bool packed) {
 
 // Adds one product to a strip of sums [rows, panel_columns]; overwrites what is there if `add` is false.
 template <class S>
-void multiply_panel(const Product& product, int64_t first_row, int64_t rows, int64_t panel, int64_t columns, S* strip, bool add) {
+void multiply_panel(const Product& product, int64_t first_row, const Tiles& tiles, int64_t panel, int64_t columns, S* strip, bool add) {
   const int64_t width = panel_width<S>(panel, columns);
   const S* const b = static_cast<const S*>(product.panels) + panel * panel_columns<S> * product.depth;
   const S* const a = row<S>(product.a, first_row);
-  const Parts tiles(rows, tile_rows);
   const Parts blocks(product.depth, depth_block<S>);
-  if (product.depth == 0 && !add) std::fill(strip, strip + rows * panel_columns<S>, S(0));
+  if (product.depth == 0 && !add) std::fill(strip, strip + tiles.first[tiles.count] * panel_columns<S>, S(0));
   for (int64_t block = 0; block < blocks.count; ++block) {
     const int64_t k = blocks.begin(block);
     const int64_t depth = blocks.size(block);
-    for (int64_t t = 0; t < tiles.count; ++t) {
-      const int64_t first = tiles.begin(t);
+    for (int t = 0; t < tiles.count; ++t) {
+      const int64_t first = tiles.first[t];
       const int64_t size = tiles.size(t);
       const S* const a_tile = product.packed ? a + first * product.depth + k * size : a + first * product.a.stride + k;
       tile_for<S>(size, width / Vec<S>::width, product.packed)(a_tile, product.a.stride, b + k * width, width, depth,
-                                                              strip + first * panel_columns<S>, add || block > 0);
+                                                              strip + first * panel_columns<S>, add || block > 0,
+                                                              t + 1 < tiles.count ? (product.packed ? a_tile + size * product.depth : a_tile + size * product.a.stride) : a_tile, b + (k + depth) * width + t * width * depth / tiles.count);
     }
   }
 }
@@ -112,11 +142,12 @@ template <class S>
 void multiply(const Product* products, int count, int64_t row, int64_t rows, int64_t columns, int64_t first_panel,
               int64_t last_panel, const Epilogue& epilogue) {
   alignas(64) S strips[2][block_rows * panel_columns<S>];
+  const Tiles tiles(rows);
   for (int64_t panel = first_panel; panel < last_panel; ++panel) {
     bool filled[2] = {false, false};
     for (int f = 0; f < count; ++f) {
       bool& add = filled[products[f].sum];
-      multiply_panel<S>(products[f], row, rows, panel, columns, strips[products[f].sum], add);
+      multiply_panel<S>(products[f], row, tiles, panel, columns, strips[products[f].sum], add);
       add = true;
     }
     const int64_t column = panel * panel_columns<S>;
@@ -130,15 +161,19 @@ void multiply(const Product* products, int count, int64_t row, int64_t rows, int
 }
 
 // Calls fill(k, column, valid, target, width) for each depth step of each panel: `target` takes the `valid` elements of
-// row k from `column` on, and zeros up to `width`.
+// row k from `column` on, and zeros up to `width`. A few rows at a time, so that the matrix is read in its own order.
 template <class S, class Fill>
 void for_each_panel_row(const PackArguments& to, int64_t first_panel, int64_t last_panel, Fill fill) {
-  for (int64_t panel = first_panel; panel < last_panel; ++panel) {
-    const int64_t column = panel * panel_columns<S>;
-    const int64_t width = panel_width<S>(panel, to.columns);
-    const int64_t valid = std::min(width, to.columns - column);
-    S* target = static_cast<S*>(to.panels) + column * to.depth;
-    for (int64_t k = 0; k < to.depth; ++k, target += width) fill(k, column, valid, target, width);
+  constexpr int64_t rows_at_once = 16;
+  for (int64_t k0 = 0; k0 < to.depth; k0 += rows_at_once) {
+    const int64_t k1 = std::min(to.depth, k0 + rows_at_once);
+    for (int64_t panel = first_panel; panel < last_panel; ++panel) {
+      const int64_t column = panel * panel_columns<S>;
+      const int64_t width = panel_width<S>(panel, to.columns);
+      const int64_t valid = std::min(width, to.columns - column);
+      S* target = static_cast<S*>(to.panels) + column * to.depth + k0 * width;
+      for (int64_t k = k0; k < k1; ++k, target += width) fill(k, column, valid, target, width);
+    }
   }
 }
 
@@ -197,6 +232,7 @@ void pack_transposed(const PackArguments& to, int64_t first_panel, int64_t last_
         S* const target = panel_data + k * panel_size + part;
         if constexpr (std::is_same_v<S, Storage>) {
           if (rows == width && steps == width) {
+            for (int64_t r = 0; r < width; ++r) __builtin_prefetch(row<Storage>(matrix, first + r) + k + 4 * width);
             transpose_square<S>(row<Storage>(matrix, first) + k, matrix.stride, target, panel_size);
             continue;
           }
@@ -220,29 +256,31 @@ void pack_transposed(const PackArguments& to, int64_t first_panel, int64_t last_
 // Tiles of the transpose of a matrix [depth, rows], with the sums over the depth on the way: those of each block of the
 // depth are added to the total in order.
 template <class S, class Storage>
-void pack_tiles(ConstRows matrix, int64_t depth, int64_t rows, void* tiles, void* sums) {
+void pack_tiles(ConstRows matrix, int64_t depth, int64_t rows, void* packed, void* sums) {
   constexpr int64_t width = Vec<S>::width;
   alignas(64) S line[block_rows + width];
   alignas(64) S block_sums[block_rows + width];
-  const Parts parts(rows, tile_rows);
+  const Tiles tiles(rows);
   const Parts blocks(depth, depth_block<S>);
   const int64_t padded = (rows + width - 1) / width * width;
   for (int64_t block = 0; block < blocks.count; ++block) {
     std::fill(block_sums, block_sums + padded, S(0));
     for (int64_t k = blocks.begin(block); k < blocks.end(block); ++k) {
+      // Rows may lie far apart, where the processor does not foresee them.
+      const auto* const ahead = reinterpret_cast<const char*>(row<Storage>(matrix, k + 16 < depth ? k + 16 : k));
+      for (int64_t byte = 0; byte < rows * int64_t{sizeof(Storage)}; byte += 64) __builtin_prefetch(ahead + byte);
       convert_row<S, Storage>(row<Storage>(matrix, k), rows, line, padded);
       if (sums) {
         for (int64_t i = 0; i < padded; i += width) {
           (Vec<S>::Base::loadu(block_sums + i) + Vec<S>::Base::loadu(line + i)).store(block_sums + i);
         }
       }
-      for (int64_t part = 0; part < parts.count; ++part) {
-        const int64_t first = parts.begin(part);
-        const int64_t size = parts.size(part);
-        // Whole vectors: what they write past the tile's line belongs to its next line, which comes later; the tiles end
-        // with room for the last.
-        S* const target = static_cast<S*>(tiles) + first * depth + k * size;
-        if (k + 1 < depth) {
+      for (int t = 0; t < tiles.count; ++t) {
+        const int64_t first = tiles.first[t];
+        const int64_t size = tiles.size(t);
+        // Whole vectors: what they write past the tile's line belongs to its next lines, which come later.
+        S* const target = static_cast<S*>(packed) + first * depth + k * size;
+        if ((depth - k) * size >= size + width) {
           for (int64_t i = 0; i < size; i += width) Vec<S>::Base::loadu(line + first + i).store(target + i);
         } else {
           std::copy(line + first, line + first + size, target);
