@@ -1,0 +1,12 @@
+"""``python -m fastops.bench``; says what to install when a library of the extra "bench" is missing."""
+
+import sys
+
+try:
+    from .cli import main
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] not in ("matplotlib", "rich"):
+        raise
+    sys.exit(f"fastops.bench needs {error.name}, which is not installed: pip install fastops[bench]")
+
+sys.exit(main())
