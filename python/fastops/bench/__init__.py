@@ -1,4 +1,4 @@
-"""``python -m fastops.bench``: fastops beside PyTorch eager, torch.compile and zentorch, in one process and in turns.
+"""``python -m fastops.bench``: fastops beside PyTorch eager, torch.compile and zentorch, in turns in one process.
 
-Every result is compared with a float64 reference before it is timed. ``python -m fastops.bench --help`` has the options.
+Every result is compared with a float64 reference before it is timed. ``--help`` has the options.
 """

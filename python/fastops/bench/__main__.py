@@ -5,8 +5,9 @@ import sys
 try:
     from .cli import main
 except ModuleNotFoundError as error:
-    if (error.name or "").partition(".")[0] not in ("matplotlib", "rich"):
+    library = (error.name or "").partition(".")[0]
+    if library not in ("matplotlib", "rich"):
         raise
-    sys.exit(f"fastops.bench needs {error.name}, which is not installed: pip install fastops[bench]")
+    sys.exit(f"fastops.bench needs {library}, which is not installed: pip install fastops[bench]")
 
 sys.exit(main())

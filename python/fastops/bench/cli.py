@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from . import peers, plots, results, tables
-from .machine import Machine
+from .machine import this_machine
 from .results import FAILED, Row
 from .roofs import Roofs
 from .run import Options, cases, run_workload
@@ -66,10 +66,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="fewer cases, and less time for each")
     parser.add_argument("--threads", type=_positive_int, default=torch.get_num_threads(), help="CPU threads")
     parser.add_argument("--device", default="cpu", help="cpu (default), cuda or mps")
-    parser.add_argument("--peers", help=f"comma-separated, of {', '.join(peers.PEERS)}; default: all that are installed")
-    parser.add_argument("--case", metavar="PATTERN", help="only cases whose name has this in it; *, ? and [] as in file names")
-    parser.add_argument("--seconds", type=_positive_float, help=f"per case, about (default {SECONDS:g}, quick {QUICK_SECONDS:g})")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="folder for results.csv, machine.json, table.md and plots")
+    parser.add_argument("--peers", help=f"comma-separated, of {', '.join(peers.PEERS)}; default: all installed")
+    parser.add_argument("--case", metavar="PATTERN", help="only cases with this in their name; may have *, ? and []")
+    seconds = f"for each case, about; default: {SECONDS:g}, with --quick {QUICK_SECONDS:g}"
+    parser.add_argument("--seconds", type=_positive_float, help=seconds)
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder for CSV, tables and plots")
     parser.add_argument("--list", action="store_true", help="name the cases and stop")
     return parser
 
@@ -117,7 +118,7 @@ def _peers(parser: argparse.ArgumentParser, names: str | None) -> list[str]:
 def _run(chosen: Chosen, options: Options, folder: Path | None) -> list[Row]:
     """Runs the cases; prints and writes what comes out as soon as it does."""
     out = console()
-    machine, roofs = Machine.here(options.device), Roofs(options.device)
+    machine, roofs = this_machine(options.device), Roofs(options.device)
     out.print(f"{machine}\n\n{tables.legend(options.peers)}\n\n{tables.EXPLANATION}\n")
     earlier = results.read(folder) if folder and (folder / results.FILE).is_file() else []
     rows: list[Row] = []
@@ -126,8 +127,7 @@ def _run(chosen: Chosen, options: Options, folder: Path | None) -> list[Row]:
         task = progress.add_task("", total=sum(len(named) for _, named in chosen))
         for index, (workload, named) in enumerate(chosen):
             progress.update(task, description=next(iter(named)).rpartition("/")[0])
-            for row in run_workload(workload, list(named.values()), options, roofs):
-                rows.append(row.on(machine))
+            rows += [row.on(machine) for row in run_workload(workload, list(named.values()), options, roofs)]
             progress.advance(task, len(named))
             if folder:
                 results.write(folder, results.merged(earlier, rows))

@@ -30,27 +30,28 @@ class Machine:
     platform: str
     date: str
 
-    @classmethod
-    def here(cls, device: torch.device) -> Machine:
-        return cls(
-            cpu=cpu_model(),
-            cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-            device=device_name(device),
-            threads=torch.get_num_threads(),
-            capability=fastops._C.cpu_capability(),
-            fastops=fastops.__version__,
-            torch=torch.__version__,
-            zentorch=_version("zentorch"),
-            platform=platform.platform(),
-            date=datetime.date.today().isoformat(),
-        )
-
     def __str__(self) -> str:
         other = "" if self.device == "cpu" else f", {self.device}"
         return (
             f"{self.cpu}{other}, {self.threads} thread(s) on {self.cores} core(s), {self.capability}; "
             f"fastops {self.fastops}, torch {self.torch}" + (f", zentorch {self.zentorch}" if self.zentorch else "")
         )
+
+
+def this_machine(device: torch.device) -> Machine:
+    """The machine that this runs on, using this device."""
+    return Machine(
+        cpu=cpu_model(),
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        device=device_name(device),
+        threads=torch.get_num_threads(),
+        capability=fastops._C.cpu_capability(),
+        fastops=fastops.__version__,
+        torch=torch.__version__,
+        zentorch=_version("zentorch"),
+        platform=platform.platform(),
+        date=datetime.date.today().isoformat(),
+    )
 
 
 def cpu_model() -> str:

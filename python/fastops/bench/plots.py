@@ -1,14 +1,15 @@
-"""How many times faster fastops is, as bars: one picture for each suite."""
+"""How many times faster fastops is, as bars: one picture for each suite, drawn from the rows of the CSV file."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import matplotlib
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from .peers import PEERS
 from .results import Row
@@ -16,12 +17,13 @@ from .tables import Case, by_case
 from .workloads import MODES
 
 COLORS = dict(zip(PEERS, ("#e8702a", "#1f5fa8", "#4a9a5a", "#8a63a8"), strict=True))
-BAR = 0.8 / len(PEERS)  # inches
-TICKS = (0.125, 0.25, 0.5, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+BAR_INCHES = 0.2
+WIDEST = (1 / 16, 64.0)  # ratios beyond are cut off, with their number shown
 
 
 def draw(folder: Path, rows: Iterable[Row]) -> list[Path]:
     """Draws SUITE.png for each suite; gives the files."""
+    matplotlib.use("Agg")
     suites: dict[str, list[Case]] = {}
     for case in by_case(rows):
         suites.setdefault(case.fastops.suite, []).append(case)
@@ -29,65 +31,67 @@ def draw(folder: Path, rows: Iterable[Row]) -> list[Path]:
 
 
 def _draw_suite(path: Path, suite: str, cases: Sequence[Case]) -> Path:
-    """A column for each mode; a row of panels for each size where the suite has many names, else for everything."""
-    matplotlib.use("Agg")
-    peers = [peer for peer in PEERS if any(_speedup(case, peer) for case in cases)]
+    """A column of panels for each mode; for single activations a row for each size."""
+    peers = [peer for peer in PEERS if any(_row(case, peer) for case in cases)]
     panels: dict[str, list[Case]] = {}
     for case in cases:
         title = f"{case.fastops.size} x {case.fastops.dtype}" if suite == "elementwise" else ""
         panels.setdefault(title, []).append(case)
     longest = [max(sum(case.fastops.mode == mode for case in panel) for mode in MODES) for panel in panels.values()]
-    heights = [0.9 + length * (len(peers) * BAR + 0.12) for length in longest]
+    heights = [0.7 + length * (len(peers) * BAR_INCHES + 0.12) for length in longest]
     figure, grid = plt.subplots(
         len(panels),
         len(MODES),
-        figsize=(13, 0.9 + sum(heights)),
+        figsize=(13, 1.3 + sum(heights)),
         height_ratios=heights,
         squeeze=False,
-        sharex=True,
         layout="constrained",
     )
-    machines = {str(case.fastops.machine) for case in cases}
-    figure.suptitle(f"{suite}: times faster with fastops\n", fontweight="bold")
-    figure.supxlabel("\n".join(sorted(machines)), fontsize=8)
-    for (title, panel), row in zip(panels.items(), grid, strict=True):
-        for mode, axes in zip(MODES, row, strict=True):
-            _draw_bars(axes, [case for case in panel if case.fastops.mode == mode], peers, bool(title))
-            axes.set_title(f"{title}, {mode}" if title else mode, fontsize=10)
+    figure.suptitle(f"{suite}: times faster with fastops (bars from 1; to the left it is slower)", fontsize=13)
+    figure.supxlabel("\n".join(sorted({str(case.fastops.machine) for case in cases})), fontsize=8)
+    limits = _limits(cases, peers)
+    for (title, panel), axes_row in zip(panels.items(), grid, strict=True):
+        for mode, axes in zip(MODES, axes_row, strict=True):
+            _draw_panel(axes, [case for case in panel if case.fastops.mode == mode], peers, limits)
+            axes.set_title(f"{title}, {mode}" if title else mode, fontsize=11)
     handles, labels = grid[0][0].get_legend_handles_labels()
-    if handles:
-        figure.legend(handles, labels, loc="upper right", ncols=len(labels), frameon=False)
+    figure.legend(handles, labels, loc="outside lower right", ncols=max(1, len(labels)), frameon=False)
     figure.savefig(path, dpi=110)
     plt.close(figure)
     return path
 
 
-def _draw_bars(axes: Axes, cases: Sequence[Case], peers: Sequence[str], short: bool) -> None:
-    """Bars from 1, to the right where fastops is faster; the quartiles as whiskers."""
+def _limits(cases: Sequence[Case], peers: Sequence[str]) -> tuple[float, float]:
+    """Where the axis begins and ends, with room for the numbers."""
+    rows = [row for case in cases for peer in peers if (row := _row(case, peer))]
+    lowest = min((_quartiles(row)[0] for row in rows), default=1.0)
+    highest = max((_quartiles(row)[1] for row in rows), default=1.0)
+    low, high = max(WIDEST[0], min(0.8, lowest)), min(WIDEST[1], max(1.5, highest))
+    return low * 0.95, high * (high / low) ** 0.12
+
+
+def _draw_panel(axes: Axes, cases: Sequence[Case], peers: Sequence[str], limits: tuple[float, float]) -> None:
+    """Bars from 1 with the quartiles as whiskers, and the ratio beside them."""
     height = 0.85 / max(1, len(peers))
     for index, peer in enumerate(peers):
-        found = [(place, row) for place, case in enumerate(cases) if (row := _speedup(case, peer))]
+        found = [(place, row) for place, case in enumerate(cases) if (row := _row(case, peer))]
         places = [place + (index - (len(peers) - 1) / 2) * height for place, _ in found]
-        ratios = [row.fastops_speedup or 1.0 for _, row in found]
+        ratios = [_ratio(row) for _, row in found]
+        spreads = [_quartiles(row) for _, row in found]
         whiskers = [
-            [max(0.0, ratio - (row.fastops_speedup_lower or ratio)) for ratio, (_, row) in zip(ratios, found, strict=True)],
-            [max(0.0, (row.fastops_speedup_upper or ratio) - ratio) for ratio, (_, row) in zip(ratios, found, strict=True)],
+            [max(0.0, ratio - lower) for ratio, (lower, _) in zip(ratios, spreads, strict=True)],
+            [max(0.0, upper - ratio) for ratio, (_, upper) in zip(ratios, spreads, strict=True)],
         ]
-        widths = [ratio - 1 for ratio in ratios]
-        axes.barh(places, widths, height, left=1, xerr=whiskers, color=COLORS[peer], label=f"vs {peer}", ecolor="#555555")
-        for place, ratio in zip(places, ratios, strict=True):
-            axes.annotate(
-                f"{ratio:.2f}",
-                (max(ratio, 1.0), place),
-                (6, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize=7,
-            )
-    axes.set_yticks(range(len(cases)), [_label(case, short) for case in cases], fontsize=8)
-    axes.invert_yaxis()
+        axes.barh(places, [ratio - 1 for ratio in ratios], height, left=1, color=COLORS[peer], label=f"vs {peer}")
+        axes.errorbar(ratios, places, xerr=whiskers, fmt="none", ecolor="#333333", elinewidth=0.9, capsize=2)
+        for place, ratio, (_, upper) in zip(places, ratios, spreads, strict=True):
+            end = min(max(upper, ratio, 1.0), limits[1] / (limits[1] / limits[0]) ** 0.11)
+            axes.annotate(f"{ratio:.2f}", (end, place), (5, 0), textcoords="offset points", va="center", fontsize=8)
+    axes.set_yticks(range(len(cases)), [_label(case) for case in cases], fontsize=9)
+    axes.set_ylim(max(1, len(cases)) - 0.5, -0.5)
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(matplotlib.ticker.FixedLocator(TICKS))
+    axes.set_xlim(*limits)
+    axes.xaxis.set_major_locator(FixedLocator(_ticks(*limits)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.axvline(1, color="#333333", linewidth=1)
@@ -96,12 +100,27 @@ def _draw_bars(axes: Axes, cases: Sequence[Case], peers: Sequence[str], short: b
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _speedup(case: Case, peer: str) -> Row | None:
-    """The row of a peer that has a ratio."""
+def _ticks(low: float, high: float) -> list[float]:
+    """Powers of two, and between them where there are few."""
+    powers = [2.0**exponent for exponent in range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1)]
+    between = [1.25 * power for power in powers] + [1.5 * power for power in powers] + [0.75]
+    return sorted(powers + [tick for tick in between if low <= tick <= high]) if len(powers) <= 3 else powers
+
+
+def _row(case: Case, peer: str) -> Row | None:
+    """The row of a peer, if it has a ratio."""
     row = case.rows.get(peer)
     return row if row is not None and row.fastops_speedup is not None else None
 
 
-def _label(case: Case, short: bool) -> str:
+def _ratio(row: Row) -> float:
+    return row.fastops_speedup or 1.0
+
+
+def _quartiles(row: Row) -> tuple[float, float]:
+    return row.fastops_speedup_lower or _ratio(row), row.fastops_speedup_upper or _ratio(row)
+
+
+def _label(case: Case) -> str:
     row = case.fastops
-    return row.name if short else f"{row.name}, {row.size}, {row.dtype}"
+    return row.name if row.suite == "elementwise" else f"{row.name}, {row.size}, {row.dtype}"

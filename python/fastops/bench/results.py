@@ -6,6 +6,7 @@ import csv
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 from .machine import Machine
 
@@ -89,7 +90,7 @@ def read(folder: Path) -> list[Row]:
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist: write it with python -m fastops.bench --out {folder}")
     with path.open(newline="", encoding="utf-8") as file:
-        return [Row(**{name: _value(name, text) for name, text in record.items()}) for record in csv.DictReader(file)]
+        return [_row(record) for record in csv.DictReader(file)]
 
 
 def merged(old: Iterable[Row], new: Iterable[Row]) -> list[Row]:
@@ -103,7 +104,13 @@ def _text(value: object) -> object:
     return f"{value:.6g}" if isinstance(value, float) else value
 
 
-_NUMBERS = {field.name: int if "int" in str(field.type) else float for field in fields(Row) if "None" in str(field.type)}
+# The columns that hold numbers or nothing; the annotations are strings.
+_NUMBERS = {name: int if "int" in kind else float for name, kind in Row.__annotations__.items() if "None" in kind}
+
+
+def _row(record: dict[str, str]) -> Row:
+    values: dict[str, Any] = {name: _value(name, text) for name, text in record.items()}
+    return Row(**values)
 
 
 def _value(name: str, text: str) -> object:

@@ -90,14 +90,14 @@ def _enter(peer: str, workload: Workload, mode: str, problem: Problem, options: 
         with torch.inference_mode(False):  # parameters are made and compared as outside of any mode
             contender = peers.prepare(peer, workload, mode, options.device)
         errors = verify.errors(_results(contender, workload, mode, problem.tensors), problem.expected[: _count(mode)])
-    except UnavailableError as reason:
-        return Entrant(replace(row, status=UNAVAILABLE, note=str(reason)))
+    except UnavailableError as error:
+        return Entrant(replace(row, status=UNAVAILABLE, note=str(error)))
     except Exception as error:
         # A compiler's failure is part of the comparison; one of fastops is a failure of the run.
         if peer == EAGER:
             raise
         status = FAILED if peer == FASTOPS else UNAVAILABLE
-        return Entrant(replace(row, status=status, note=f"{type(error).__name__}: {_first_line(error)}"))
+        return Entrant(replace(row, status=status, note=f"{type(error).__name__}: {_summary(error)}"))
     row = replace(row, error=max(errors))
     if reason := verify.complaint(errors, problem.eager_errors[: _count(mode)], workload.dtype):
         return Entrant(replace(row, status=FAILED if peer == FASTOPS else UNAVAILABLE, note=f"wrong result: {reason}"))
@@ -123,9 +123,10 @@ def _bytes_kept(contender: Contender, workload: Network, tensors: Tensors) -> in
     return bytes_kept_for_backward(lambda: contender.call(input), [input, *contender.parameters])
 
 
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:200] if lines else ""
+def _summary(error: Exception) -> str:
+    """The beginning of what an error says, which for compilers is long, in one line."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= 200 else f"{text[:200]} ..."
 
 
 def _not_timed(entrant: Entrant) -> Row:

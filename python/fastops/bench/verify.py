@@ -20,7 +20,7 @@ UNITS_IN_LAST_PLACE = 4
 
 
 def reference(workload: Workload, tensors: Tensors) -> list[Tensor]:
-    """The output and the gradients in float64, by PyTorch on the CPU, from the weights and inputs as they are rounded."""
+    """The output and the gradients in float64, by PyTorch on the CPU, from the same rounded weights and inputs."""
     eager = workload.pytorch(torch.device("cpu"))
     if isinstance(eager.call, nn.Module):
         eager = Contender.of(copy.deepcopy(eager.call).double())

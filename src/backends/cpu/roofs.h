@@ -13,8 +13,8 @@ namespace fastops::cpu {
 using MultiplyAddKernel = float (*)(int64_t iterations);
 
 struct MultiplyAdd {
-  MultiplyAddKernel kernel;       // null where the CPU has no such instruction
-  int64_t flops_per_iteration;    // a multiply-add counts as two
+  MultiplyAddKernel kernel;     // null where the CPU has no such instruction
+  int64_t flops_per_iteration;  // a multiply-add counts as two
 };
 
 // out[i] = factor * in[i]
