@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from . import peers, plots, results, tables
-from .machine import this_machine
+from .machine import this_machine, warning
 from .results import FAILED, Row
 from .roofs import Roofs
 from .run import Options, cases, run_workload
@@ -120,6 +120,8 @@ def _run(chosen: Chosen, options: Options, folder: Path | None) -> list[Row]:
     out = console()
     machine, roofs = this_machine(options.device), Roofs(options.device)
     out.print(f"{machine}\n\n{tables.legend(options.peers)}\n\n{tables.EXPLANATION}\n")
+    if sentence := warning():
+        out.print(f"[bold]{sentence}[/]\n")
     earlier = results.read(folder) if folder and (folder / results.FILE).is_file() else []
     rows: list[Row] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

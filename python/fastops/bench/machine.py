@@ -54,6 +54,12 @@ def this_machine(device: torch.device) -> Machine:
     )
 
 
+def warning() -> str:
+    """A sentence where other programs run beside this one, else nothing: threads then wait for each other."""
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    return f"The load average is {load:.1f}: on a busy machine times and roofs are far off." if load > 0.5 else ""
+
+
 def cpu_model() -> str:
     """The processor's name; Python's platform.processor() has only the architecture on Linux."""
     if platform.system() == "Linux":
