@@ -22,8 +22,9 @@ inline Rows from_row(Rows matrix, int64_t row, Dtype dtype) {
   return {static_cast<char*>(matrix.data) + row * matrix.stride * element_size(dtype), matrix.stride};
 }
 
-// Whether the instruction set in use has matrix products for this dtype, and they are the fastest that this CPU has.
-bool has_gemm(Dtype dtype);
+// Whether to use the matrix products here for layers with `weights` elements in all their weights and `rows` rows of
+// input, rather than PyTorch's: whether the instruction set in use has them, and they are the faster ones on this CPU.
+bool use_gemm(Dtype dtype, int64_t rows, int64_t weights);
 
 // How many threads serve `operations` multiplications.
 int64_t threads_for(int64_t operations);

@@ -283,16 +283,23 @@ class Backward : Layers {
   c10::SmallVector<ParameterGradients, 4> parameters_;
 };
 
+bool use_gemm(const MlpArguments& mlp) {
+  int64_t weights = 0;
+  for (const Tensor& weight : mlp.weights) weights += weight.numel();
+  const int64_t columns = mlp.input.size(-1);
+  return use_gemm(dtype_of(mlp.input), columns > 0 ? mlp.input.numel() / columns : 1, weights);
+}
+
 Tensor mlp(FASTOPS_MLP_PARAMETERS) {
   const MlpArguments arguments = check_mlp("mlp", FASTOPS_MLP_ARGUMENTS);
-  if (!has_gemm(dtype_of(input))) return layered_mlp(arguments, nullptr);
+  if (!use_gemm(arguments)) return layered_mlp(arguments, nullptr);
   return Forward(arguments).run(nullptr);
 }
 
 std::tuple<Tensor, std::vector<Tensor>> mlp_forward(FASTOPS_MLP_PARAMETERS) {
   const MlpArguments arguments = check_mlp("mlp", FASTOPS_MLP_ARGUMENTS);
   std::vector<Tensor> saved;
-  Tensor output = has_gemm(dtype_of(input)) ? Forward(arguments).run(&saved) : layered_mlp(arguments, &saved);
+  Tensor output = use_gemm(arguments) ? Forward(arguments).run(&saved) : layered_mlp(arguments, &saved);
   return {std::move(output), std::move(saved)};
 }
 
@@ -303,14 +310,14 @@ std::vector<Tensor> mlp_backward(const Tensor& grad_output, const Tensor& input,
                                  const c10::List<bool>& output_mask) {
   const MlpArguments arguments = check_mlp_backward(grad_output, input, weights, biases, output, saved, activation,
                                                     output_activation, params, output_params, output_mask);
-  if (!has_gemm(dtype_of(input))) return layered_mlp_backward(arguments, grad_output, output, saved, output_mask);
+  if (!use_gemm(arguments)) return layered_mlp_backward(arguments, grad_output, output, saved, output_mask);
   return Backward(arguments, grad_output, output, saved, output_mask).run();
 }
 
 Tensor linear_act(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
                   std::string_view activation, c10::ArrayRef<double> params) {
   const MlpArguments arguments = check_linear_act(input, weight, bias, activation, params);
-  if (!has_gemm(dtype_of(input))) return layered_mlp(arguments, nullptr);
+  if (!use_gemm(arguments)) return layered_mlp(arguments, nullptr);
   return Forward(arguments).run(nullptr);
 }
 
