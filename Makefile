@@ -24,7 +24,7 @@ fastops := $(stamps)/fastops$(if $(filter-out 0,$(WERROR)),-werror)
 sources := $(shell find CMakeLists.txt pyproject.toml cmake src tools python -type f -not -name '*.pyc')
 cxx_sources = $(shell find src -name '*.cpp' -o -name '*.h' -o -name '*.hpp')
 
-.PHONY: help build test demo format lint mypy sdist wheel clean
+.PHONY: help build test demo bench format lint mypy sdist wheel clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1 /p' $(MAKEFILE_LIST) | while read -r name text; do printf '%-8s %s\n' "$$name" "$$text"; done
@@ -37,6 +37,9 @@ test: build $(stamps)/test ## Run the tests
 demo: build $(stamps)/demo ## Train a network on handwritten digits, with fastops and with PyTorch; results in demo/
 	$(bin)/python examples/digits.py --out demo $(ARGS)
 
+bench: build $(stamps)/bench ## Time fastops beside its peers; results in bench/. A suite and options: make bench ARGS="digits --quick"
+	$(bin)/python -m fastops.bench --out bench $(ARGS)
+
 format: $(stamps)/lint ## Format all sources
 	$(bin)/ruff check --fix .
 	$(bin)/ruff format .
@@ -48,7 +51,7 @@ lint: mypy ## Check style and types
 	$(bin)/clang-format --dry-run -Werror $(cxx_sources)
 
 # The package as it is installed: with the module that is generated from the table of activations.
-mypy: $(torch) $(stamps)/lint
+mypy: $(torch) $(stamps)/lint $(stamps)/bench
 	rm -rf build/lint
 	mkdir -p build/lint
 	cp -r python/fastops build/lint/
@@ -76,7 +79,7 @@ wheel: build sdist ## Build the Linux wheel into wheelhouse/ and try it in a cle
 	venv/bin/python "$(CURDIR)/tools/smoke_test.py"
 
 clean: ## Remove everything that was built, and .venv
-	rm -rf .venv build dist wheelhouse demo .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist wheelhouse demo bench .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 $(stamps)/python:
 	$(PYTHON) -m venv .venv
@@ -90,7 +93,7 @@ $(torch): $(stamps)/python
 	touch $@
 
 # A dependency group of pyproject.toml.
-$(stamps)/build $(stamps)/test $(stamps)/lint $(stamps)/demo $(stamps)/wheel: $(stamps)/python pyproject.toml
+$(stamps)/build $(stamps)/test $(stamps)/lint $(stamps)/demo $(stamps)/bench $(stamps)/wheel: $(stamps)/python pyproject.toml
 	$(pip) --group $(notdir $@)
 	touch $@
 

@@ -1,4 +1,4 @@
-"""What the examples share: two copies of one network, fair timing, the memory kept for backward, and the table."""
+"""What the examples share: two copies of one network, fair timing, and the table."""
 
 from __future__ import annotations
 
@@ -28,25 +28,6 @@ def twins(network: nn.Sequential) -> dict[str, nn.Module]:
 def turns(round_number: int) -> tuple[str, str]:
     """Who goes first in this round: they alternate, so that neither always runs on warm caches or a throttled CPU."""
     return (FASTOPS, PYTORCH) if round_number % 2 == 0 else (PYTORCH, FASTOPS)
-
-
-def bytes_kept_for_backward(forward: Callable[[], Tensor], given: Iterable[Tensor]) -> int:
-    """Bytes that autograd keeps from ``forward()`` for the backward pass, beyond the ``given`` tensors.
-
-    Storages are counted, each once: two views of one tensor cost nothing more.
-    """
-    storages: dict[int, int] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        storages[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        result = forward()  # kept alive until the end: a freed storage's address could be used again
-    known = {tensor.untyped_storage().data_ptr() for tensor in given}
-    del result
-    return sum(size for address, size in storages.items() if address not in known)
 
 
 def relative_difference(values: Sequence[Tensor], references: Sequence[Tensor]) -> float:

@@ -32,7 +32,6 @@ from common import (
     Row,
     announce,
     arguments,
-    bytes_kept_for_backward,
     comparison,
     console,
     folder,
@@ -49,6 +48,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch import Tensor, nn
 
 import fastops
+from fastops.bench.memory import bytes_kept_for_backward
 
 SIZES = (784, 256, 256, 256, 10)
 

@@ -84,6 +84,7 @@ def check_rpath(library: str) -> None:
 
 def check_requirement(metadata: bytes, expected: str) -> str:
     requirements = message_from_bytes(metadata).get_all("Requires-Dist") or []
+    requirements = [requirement for requirement in requirements if "extra ==" not in requirement]
     if requirements != [expected]:
         raise ValueError(f"requires {requirements} instead of {expected} alone")
     return expected

@@ -125,10 +125,7 @@ Tensor composite_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved) {
   return h;
 }
 
-namespace {
-
-// `output` and `saved` as composite_mlp returns and fills them.
-std::vector<Tensor> layers_backward(const MlpArguments& mlp, const Tensor& grad_output,
+std::vector<Tensor> layered_mlp_backward(const MlpArguments& mlp, const Tensor& grad_output,
                                     const std::optional<Tensor>& output, at::TensorList saved,
                                     const c10::List<bool>& output_mask) {
   const size_t layers = mlp.layers();
@@ -171,18 +168,13 @@ std::vector<Tensor> layers_backward(const MlpArguments& mlp, const Tensor& grad_
   return grads;
 }
 
-}  // namespace
-
 std::vector<Tensor> composite_mlp_backward(const MlpArguments& mlp, const Tensor& grad_output,
                                            const c10::List<bool>& output_mask) {
   std::vector<Tensor> saved;
   const Tensor output = composite_mlp(mlp, &saved);
-  return layers_backward(mlp, grad_output, output, saved, output_mask);
+  return layered_mlp_backward(mlp, grad_output, output, saved, output_mask);
 }
 
-namespace {
-
-// As composite_mlp, for real tensors and without autograd: what is not saved is computed in place.
 Tensor layered_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved) {
   Tensor h = as_matrix(mlp.input);
   for (size_t i = 0; i < mlp.layers(); ++i) {
@@ -203,10 +195,7 @@ Tensor layered_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved) {
   return with_leading_dims(h, mlp.input);
 }
 
-#define FASTOPS_MLP_PARAMETERS                                                                             \
-  const Tensor &input, at::TensorList weights, const OptionalTensors &biases, std::string_view activation, \
-      std::string_view output_activation, c10::ArrayRef<double> params, c10::ArrayRef<double> output_params
-#define FASTOPS_MLP_ARGUMENTS input, weights, biases, activation, output_activation, params, output_params
+namespace {
 
 Tensor layered(FASTOPS_MLP_PARAMETERS) { return layered_mlp(check_mlp("mlp", FASTOPS_MLP_ARGUMENTS), nullptr); }
 
@@ -251,7 +240,7 @@ std::vector<Tensor> backward(const Tensor& grad_output, const Tensor& input, at:
                              const c10::List<bool>& output_mask) {
   const MlpArguments mlp = check_mlp_backward(grad_output, input, weights, biases, output, saved, activation,
                                               output_activation, params, output_params, output_mask);
-  return layers_backward(mlp, grad_output, output, saved, output_mask);
+  return layered_mlp_backward(mlp, grad_output, output, saved, output_mask);
 }
 
 std::vector<Tensor> batched_backward(const Tensor& grad_output, const Tensor& input, at::TensorList weights,

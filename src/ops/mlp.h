@@ -45,6 +45,12 @@ using MlpBackward = std::vector<Tensor>(const Tensor&, const Tensor&, at::Tensor
                                         const c10::List<bool>&);
 const c10::TypedOperatorHandle<MlpBackward>& mlp_backward_op();
 
+// The parameters of mlp and mlp_forward, and their names.
+#define FASTOPS_MLP_PARAMETERS                                                                             \
+  const Tensor &input, at::TensorList weights, const OptionalTensors &biases, std::string_view activation, \
+      std::string_view output_activation, c10::ArrayRef<double> params, c10::ArrayRef<double> output_params
+#define FASTOPS_MLP_ARGUMENTS input, weights, biases, activation, output_activation, params, output_params
+
 // linear_act(Tensor input, Tensor weight, Tensor? bias, str activation, float[] params=[]) -> Tensor
 using LinearAct = Tensor(const Tensor&, const Tensor&, const std::optional<Tensor>&, std::string_view,
                          c10::ArrayRef<double>);
@@ -86,6 +92,15 @@ MlpArguments check_linear_act(const Tensor& input, at::TensorList weight, const 
 
 // The layers one after another, in terms of differentiable ops; fills `saved` where given.
 Tensor composite_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved);
+
+// As composite_mlp, for real tensors and without autograd: what is not saved is computed in place. For devices without
+// kernels of their own.
+Tensor layered_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved);
+
+// mlp_backward with PyTorch's matrix products; `output` and `saved` as the functions above return and fill them.
+std::vector<Tensor> layered_mlp_backward(const MlpArguments& mlp, const Tensor& grad_output,
+                                         const std::optional<Tensor>& output, at::TensorList saved,
+                                         const c10::List<bool>& output_mask);
 
 // The backward in terms of differentiable ops. It computes the layers again: what the forward pass saved has no
 // history, and derivatives of the backward pass run through it.

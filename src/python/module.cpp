@@ -4,6 +4,7 @@
 #include <torch/version.h>
 
 #include "backends/cpu/kernels.h"
+#include "backends/cpu/roofs.h"
 #include "ops/gated_mlp.h"
 #include "ops/mlp.h"
 
@@ -61,6 +62,8 @@ Tensor gated_mlp(const Tensor& input, const Tensor& gate_weight, const Tensor& u
 PYBIND11_MODULE(_C, m) {
   m.def("activations", &activation_table);
   m.def("cpu_capability", torch::wrap_pybind_function(cpu::capability));
+  m.def("peak_flops", torch::wrap_pybind_function_no_gil(cpu::peak_flops));
+  m.def("copy_bandwidth", torch::wrap_pybind_function_no_gil(cpu::copy_bandwidth));
   m.attr("torch_version") = TORCH_VERSION;
 #if defined(__clang__)
   m.attr("compiler") = "clang " __clang_version__;

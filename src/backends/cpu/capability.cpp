@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backends/cpu/kernels.h"
+#include "backends/cpu/roofs.h"
 
 namespace fastops::cpu {
 namespace {
@@ -15,6 +16,7 @@ namespace {
 struct Tier {
   std::string name;
   void (*fill)(KernelTable&);
+  RoofKernels (*roofs)();
 };
 
 template <void (*... add)(KernelTable&)>
@@ -22,16 +24,21 @@ void fill(KernelTable& table) {
   (add(table), ...);
 }
 
-#define FASTOPS_TIER(TIER) fill<TIER::add_activation_kernels, TIER::add_bias_act_kernels, TIER::add_gated_act_kernels>
+#define FASTOPS_TIER(TIER)                                                                                   \
+  fill<TIER::add_activation_kernels, TIER::add_bias_act_kernels, TIER::add_gated_act_kernels, TIER::add_gemm_kernels, \
+       TIER::add_layer_kernels>
 
 // What this CPU runs, best first.
 std::vector<Tier> usable_tiers() {
-  std::vector<Tier> usable = {{"default", FASTOPS_TIER(DEFAULT)}};
+  std::vector<Tier> usable = {
+      {"default",
+       fill<DEFAULT::add_activation_kernels, DEFAULT::add_bias_act_kernels, DEFAULT::add_gated_act_kernels>,
+       DEFAULT::roof_kernels}};
 #ifdef FASTOPS_X86_TIERS
   const std::string torch_uses = at::get_cpu_capability();
   const bool avx512 = torch_uses == "AVX512";
-  if (avx512 || torch_uses == "AVX2") usable.insert(usable.begin(), {"avx2", FASTOPS_TIER(AVX2)});
-  if (avx512) usable.insert(usable.begin(), {"avx512", FASTOPS_TIER(AVX512)});
+  if (avx512 || torch_uses == "AVX2") usable.insert(usable.begin(), {"avx2", FASTOPS_TIER(AVX2), AVX2::roof_kernels});
+  if (avx512) usable.insert(usable.begin(), {"avx512", FASTOPS_TIER(AVX512), AVX512::roof_kernels});
 #endif
   return usable;
 }
@@ -53,16 +60,21 @@ const Tier& chosen() {
   return tier;
 }
 
-}  // namespace
-
-const Kernels& kernels(Activation activation, Dtype dtype) {
-  static const KernelTable* table = [] {
+KernelTable& table() {
+  static KernelTable* const table = [] {
     auto* filled = new KernelTable();
     chosen().fill(*filled);
     return filled;
   }();
-  return const_cast<KernelTable*>(table)->at(activation, dtype);
+  return *table;
 }
+
+}  // namespace
+
+const Kernels& kernels(Activation activation, Dtype dtype) { return table().at(activation, dtype); }
+
+const GemmKernels& gemm_kernels(Dtype dtype) { return table().gemm[static_cast<int>(dtype)]; }
+RoofKernels roof_kernels() { return chosen().roofs(); }
 
 const char* capability() { return chosen().name.c_str(); }
 

@@ -2,6 +2,8 @@
 // binding files beside this one unwrap tensors and share the work among threads.
 #pragma once
 
+#include <c10/macros/Macros.h>
+
 #include <cstdint>
 
 #include "activations/activations.h"
@@ -30,6 +32,7 @@ struct ConstRows {
   const void* data;
   int64_t stride;
 };
+inline ConstRows constant(Rows rows) { return {rows.data, rows.stride}; }
 
 // y[i] = f(x[i])
 using ForwardKernel = void (*)(const void* x, void* y, int64_t n, ActivationParams);
@@ -54,6 +57,106 @@ using GatedForwardKernel = void (*)(ConstRows gate, ConstRows up, Rows y, int64_
 using GatedBackwardKernel = void (*)(ConstRows grad, ConstRows gate, ConstRows up, Rows dgate, Rows dup, int64_t rows,
                                      int64_t columns, ActivationParams);
 
+// n things as parts of nearly the same size, none above `most`. (Always inlined: the files that include this are built for
+// different instruction sets.)
+struct Parts {
+  int64_t n, count;
+
+  C10_ALWAYS_INLINE Parts(int64_t n, int64_t most) : n(n), count((n + most - 1) / most) {}
+  C10_ALWAYS_INLINE int64_t begin(int64_t part) const { return n * part / count; }
+  C10_ALWAYS_INLINE int64_t end(int64_t part) const { return begin(part + 1); }
+  C10_ALWAYS_INLINE int64_t size(int64_t part) const { return end(part) - begin(part); }
+};
+
+// The most rows of a block of a matrix product.
+inline constexpr int64_t block_rows = 96;
+
+// What becomes panels of the right-hand matrix of a product (kernels/gemm.h).
+struct PackArguments {
+  ConstRows source;
+  ConstRows second;  // a second matrix where the panels are made from two
+  int64_t depth;
+  int64_t columns;
+  void* panels;
+  ActivationParams params;
+};
+using PackKernel = void (*)(const PackArguments&, int64_t first_panel, int64_t last_panel);
+
+// A product sum_k a[i, k] * b[k, j], one of those that are added up.
+struct Product {
+  ConstRows a;         // [rows, depth], in the type that is computed with; as `pack_tiles` leaves it if `packed`
+  const void* panels;  // b [depth, columns]
+  int64_t depth;
+  bool packed = false;
+  int sum = 0;  // which of the two sums it belongs to
+};
+
+// A block of sums, in the type that is computed with: sums[s][r * stride + c] is that of row `row` + r and column
+// `column` + c.
+struct Block {
+  const void* sums[2];
+  int64_t stride;
+  int64_t row;
+  int64_t rows;
+  int64_t column;
+  int64_t columns;
+};
+
+// What becomes of a block of sums while it is in the L1 cache.
+using EpilogueKernel = void (*)(const void* arguments, const Block&);
+struct Epilogue {
+  EpilogueKernel run = nullptr;
+  const void* arguments = nullptr;
+};
+
+// result = sums; + result if `add`.
+struct StoreArguments {
+  Rows result;
+  bool add;
+};
+// z = sums + bias; pre = z, post = f(z), and next = f(z) in the type that is computed with. All may be null.
+struct LayerForwardArguments {
+  const void* bias;
+  Rows pre, post, next;
+  ActivationParams params;
+};
+// dz = sums * f'(saved), in the type that is computed with.
+struct LayerBackwardArguments {
+  ConstRows saved;
+  Rows dz;
+  ActivationParams params;
+};
+// gate = sums[0] + gate_bias, up = sums[1] + up_bias, next = f(gate) * up. All but `next` may be null.
+struct GatedForwardArguments {
+  const void* gate_bias;
+  const void* up_bias;
+  Rows gate, up, next;
+  ActivationParams params;
+};
+// dgate = sums * up * f'(gate), dup = sums * f(gate), in the type that is computed with.
+struct GatedBackwardArguments {
+  ConstRows gate, up;
+  Rows dgate, dup;
+  ActivationParams params;
+};
+
+// Matrix products for one dtype. Null where an instruction set leaves them to PyTorch.
+struct GemmKernels {
+  int64_t panel_columns;
+  PackKernel pack;             // panels of a matrix [depth, columns]
+  PackKernel pack_transposed;  // panels of the transpose of a matrix [columns, depth]
+  // Tiles of the transpose of a matrix [depth, rows], for the left-hand side; adds the sums over the depth to
+  // `sums`, which may be null, in the type that is computed with.
+  void (*pack_tiles)(ConstRows matrix, int64_t depth, int64_t rows, void* tiles, void* sums);
+  // target = source, in the type that is computed with
+  void (*convert)(ConstRows source, int64_t rows, int64_t columns, Rows target);
+  // Sums of products, for up to block_rows rows from `row` on and the panels first_panel...last_panel - 1 of `columns`
+  // columns.
+  void (*multiply)(const Product* products, int count, int64_t row, int64_t rows, int64_t columns, int64_t first_panel,
+                   int64_t last_panel, const Epilogue&);
+  EpilogueKernel store;
+};
+
 // The kernels of one activation for one dtype. Those in terms of the output are null where the activation has none.
 struct Kernels {
   ForwardKernel forward;
@@ -64,10 +167,20 @@ struct Kernels {
   BiasBackwardKernel bias_backward_from_output;
   GatedForwardKernel gated_forward;
   GatedBackwardKernel gated_backward;
+
+  // With GemmKernels. Panels of f(source), or of f(source) * second.
+  EpilogueKernel layer_forward;
+  EpilogueKernel layer_backward;
+  EpilogueKernel layer_backward_from_output;
+  PackKernel pack_activated;
+  EpilogueKernel gated_layer_forward;
+  EpilogueKernel gated_layer_backward;
+  PackKernel pack_gated;
 };
 
 struct KernelTable {
   Kernels entries[activation_count][dtype_count];
+  GemmKernels gemm[dtype_count];
 
   Kernels& at(Activation activation, Dtype dtype) {
     return entries[static_cast<int>(activation)][static_cast<int>(dtype)];
@@ -76,6 +189,7 @@ struct KernelTable {
 
 // The kernels of the instruction set in use.
 const Kernels& kernels(Activation activation, Dtype dtype);
+const GemmKernels& gemm_kernels(Dtype dtype);
 
 // The instruction set in use: "default", "avx2", "avx512" (capability.cpp says how it is chosen).
 FASTOPS_API const char* capability();
@@ -86,6 +200,8 @@ FASTOPS_API const char* capability();
   void add_activation_kernels(KernelTable&); \
   void add_bias_act_kernels(KernelTable&);   \
   void add_gated_act_kernels(KernelTable&);  \
+  void add_gemm_kernels(KernelTable&);       \
+  void add_layer_kernels(KernelTable&);      \
   }
 FASTOPS_DECLARE_TIER(DEFAULT)
 FASTOPS_DECLARE_TIER(AVX2)

@@ -1,0 +1,13 @@
+"""``python -m fastops.bench``; says what to install when a library of the extra "bench" is missing."""
+
+import sys
+
+try:
+    from .cli import main
+except ModuleNotFoundError as error:
+    library = (error.name or "").partition(".")[0]
+    if library not in ("matplotlib", "rich"):
+        raise
+    sys.exit(f"fastops.bench needs {library}, which is not installed: pip install fastops[bench]")
+
+sys.exit(main())

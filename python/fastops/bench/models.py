@@ -1,0 +1,108 @@
+"""The models as a PyTorch user writes them, and the same by fastops with the same weights."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import fastops
+
+# Activations that PyTorch has no function for, as one would write them with it.
+_SPELLED_OUT: dict[str, Callable[[Tensor], Tensor]] = {
+    "identity": lambda x: x.clone(),
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
+    "relu_squared": lambda x: F.relu(x).square(),
+}
+
+
+def pytorch_activation(name: str) -> Callable[[Tensor], Tensor]:
+    """PyTorch's function for an activation of fastops, with the default parameters."""
+    function = _SPELLED_OUT.get(name) or getattr(F, name, None) or getattr(torch, name, None)
+    if function is None:
+        raise LookupError(f"PyTorch has no function {name}: add its formula to {__name__}._SPELLED_OUT")
+    return function
+
+
+class GatedMLP(nn.Module):
+    """The feed-forward block of LLaMA, as Hugging Face writes it."""
+
+    def __init__(self, in_features: int, hidden_features: int) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(in_features, hidden_features, bias=False)
+        self.up_proj = nn.Linear(in_features, hidden_features, bias=False)
+        self.down_proj = nn.Linear(hidden_features, in_features, bias=False)
+
+    def forward(self, input: Tensor) -> Tensor:
+        hidden: Tensor = F.silu(self.gate_proj(input)) * self.up_proj(input)
+        return self.down_proj(hidden)
+
+
+def sequential(sizes: Sequence[int], activation: nn.Module) -> nn.Sequential:
+    """Linear, activation, Linear, ..., Linear."""
+    modules: list[nn.Module] = []
+    for inputs, outputs in pairwise(sizes):
+        modules += [nn.Linear(inputs, outputs), copy.deepcopy(activation)]
+    return nn.Sequential(*modules[:-1])
+
+
+def initialize(model: nn.Module, seed: int = 0) -> None:
+    """Kaiming's weights (He et al., 2015), with which no layer's activations die out, and small biases."""
+    generator = torch.Generator().manual_seed(seed)
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu", generator=generator)
+            if layer.bias is not None:
+                nn.init.normal_(layer.bias, std=0.1, generator=generator)
+
+
+def by_fastops(model: nn.Module) -> nn.Module:
+    """The fastops module that computes what ``model`` does, with copies of its parameters."""
+    if isinstance(model, nn.Sequential):
+        return fastops.nn.MLP.from_sequential(copy.deepcopy(model))
+    if isinstance(model, GatedMLP):
+        weight = model.gate_proj.weight
+        gated = fastops.nn.GatedMLP(
+            model.gate_proj.in_features,
+            model.gate_proj.out_features,
+            activation="silu",
+            device=weight.device,
+            dtype=weight.dtype,
+        )
+        gated.load_state_dict(model.state_dict())
+        return gated
+    raise TypeError(f"fastops.bench: no fastops module for {type(model).__name__}")
+
+
+def _kinks(layer: nn.Module) -> tuple[float, ...]:
+    """Where the derivative of an activation module jumps."""
+    if isinstance(layer, nn.ReLU):
+        return (0.0,)
+    if isinstance(layer, nn.Softshrink):
+        return (-layer.lambd, layer.lambd)
+    return ()
+
+
+# More than the rounding error of the longest sums of the suites, in float32, for values of order one.
+_KINK_MARGIN = 2e-5
+
+
+@torch.no_grad()
+def rows_away_from_kinks(model: nn.Module, candidates: Tensor) -> Tensor:
+    """The rows of an input for which no pre-activation is within rounding of a place where the derivative jumps.
+
+    There the derivative of a rounded pre-activation is an arbitrary one of two, and no comparison of gradients works.
+    """
+    safe = torch.ones(len(candidates), dtype=torch.bool)
+    if isinstance(model, nn.Sequential):
+        value = candidates.double()
+        for layer in copy.deepcopy(model).double():
+            for kink in _kinks(layer):
+                safe &= ((value - kink).abs() > _KINK_MARGIN).all(dim=1)
+            value = layer(value)
+    return candidates[safe]

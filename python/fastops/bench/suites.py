@@ -1,0 +1,72 @@
+"""The suites: which workloads each has, and fewer of them for a quick look."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+from torch import nn
+
+import fastops
+
+from . import models
+from .workloads import Elementwise, Network, Workload
+
+
+def tiny(quick: bool) -> Iterator[Workload]:
+    """Networks so small that calling ops is most of the work."""
+    networks: list[tuple[tuple[int, ...], nn.Module]] = [((5, 15, 1), nn.ReLU()), ((17, 64, 64, 6), nn.Tanh())]
+    for sizes, activation in networks:
+        for rows in (64,) if quick else (1, 64, 256):
+            yield _mlp("tiny", sizes, activation, rows, torch.float32)
+
+
+def digits(quick: bool) -> Iterator[Workload]:
+    """A classifier of handwritten digits."""
+    for rows in (64, 512) if quick else (1, 64, 512, 4096):
+        yield _mlp("digits", (784, 256, 256, 256, 10), nn.Softshrink(), rows, torch.float32)
+
+
+def ffn(quick: bool) -> Iterator[Workload]:
+    """Feed-forward blocks of transformers; being within a larger model, their input needs a gradient."""
+    for dtype in (torch.float32, torch.bfloat16):
+        for rows in (128,) if quick else (128, 512, 2048):
+            for activation in (nn.GELU("tanh"), nn.GELU()):
+                yield _mlp("ffn", (768, 3072, 768), activation, rows, dtype, input_gradient=True)
+            build = partial(models.GatedMLP, 1024, 2816)
+            yield Network("ffn", "swiglu-1024-2816-1024", rows, dtype, build, input_gradient=True)
+
+
+_QUICK_ACTIVATIONS = ("relu", "softshrink", "silu", "gelu", "gelu_tanh", "tanh", "mish")
+
+
+def elementwise(quick: bool) -> Iterator[Workload]:
+    """Every activation by itself, from what one core holds in its first cache to what only memory does."""
+    names = _QUICK_ACTIVATIONS if quick else [entry["name"] for entry in fastops._C.activations()]
+    for exponent in (12, 20) if quick else (12, 16, 20, 24, 26):
+        for name in names:
+            yield Elementwise("elementwise", name, 2**exponent, torch.float32)
+    for name in names:
+        yield Elementwise("elementwise", name, 2**20, torch.bfloat16)
+
+
+SUITES: dict[str, Callable[[bool], Iterator[Workload]]] = {
+    "tiny": tiny,
+    "digits": digits,
+    "ffn": ffn,
+    "elementwise": elementwise,
+}
+
+
+def _mlp(
+    suite: str,
+    sizes: tuple[int, ...],
+    activation: nn.Module,
+    rows: int,
+    dtype: torch.dtype,
+    input_gradient: bool = False,
+) -> Network:
+    label = type(activation).__name__.lower() + ("_tanh" if getattr(activation, "approximate", "") == "tanh" else "")
+    name = f"{'-'.join(map(str, sizes))}-{label}"
+    return Network(suite, name, rows, dtype, partial(models.sequential, sizes, activation), input_gradient)
