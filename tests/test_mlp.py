@@ -242,6 +242,33 @@ def test_many_rows(device, dtype, output):
 
 
 @every_dtype
+@pytest.mark.parametrize(("rows", "sizes"), [(300, (256, 130, 97)), (2500, (70, 33, 5)), (40, (100, 290, 3))])
+def test_blocks(device, dtype, rows, sizes, restore_threads):
+    """Sizes that take several blocks of rows, columns and depth, within the budget; the same bits from any threads."""
+    layers = list(itertools.pairwise(sizes))
+    network = Network(
+        input=random_tensor((rows, sizes[0]), dtype, device, seed=0),
+        weights=[random_tensor((n, k), dtype, device, seed=1, scale=1 / math.sqrt(k)) for k, n in layers],
+        biases=[random_tensor((n,), dtype, device, seed=2) for _, n in layers],
+        hidden=("gelu", ()),
+        output=("tanh", ()),
+        grad=random_tensor((rows, sizes[-1]), dtype, device, seed=3),
+    )
+    leaves = [leaf.requires_grad_() for leaf in network.leaves]
+    output, grads = expected_network(network)
+    results = {}
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        actual = ops.mlp(*network.arguments)
+        results[threads] = [actual.detach(), *torch.autograd.grad(actual, leaves, network.grad)]
+        for expected, result in zip([output, *grads], results[threads], strict=True):
+            expected.assert_holds(result, f"{threads} threads")
+    for threads in (2, 3):
+        for result, first in zip(results[threads], results[1], strict=True):
+            assert_same_bits(result, first, f"{threads} threads")
+
+
+@every_dtype
 def test_bias_gradient_does_not_depend_on_threads(device, dtype, restore_threads):
     """The last layer's bias gradient, a sum of given numbers, has the same bits for every number of threads."""
     x = random_tensor((20000, 5), dtype, device, seed=0)

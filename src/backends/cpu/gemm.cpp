@@ -183,15 +183,13 @@ Units units_of(const ParameterGradients& layer, Dtype dtype) {
 }  // namespace
 
 void GradientSums::prepare(c10::ArrayRef<ParameterGradients> layers, int64_t rows, bool whole) {
-  int64_t units = 0, elements = 0;
-  for (const ParameterGradients& layer : layers) {
-    units += units_of(layer, dtype_).count;
-    elements += layer.out_features * layer.input.arguments.columns;
-  }
-  // Where there are fewer units than threads, the threads share the rows, and their sums are added in order.
+  int64_t elements = 0;
+  for (const ParameterGradients& layer : layers) elements += layer.out_features * layer.input.arguments.columns;
+  // Small gradients do not make work for all threads: there the threads share the rows, and the sums of the parts are
+  // added in order. The number of parts, and with it every bit of the result, does not depend on the threads.
   constexpr int64_t least_part = 256;
   constexpr int64_t most_elements = 16 * 1024;
-  if (units < 4 * threads_ && elements <= most_elements) parts_ = std::clamp<int64_t>(rows / least_part, 1, threads_);
+  if (elements <= most_elements) parts_ = std::max<int64_t>(1, rows / least_part);
 
   sums_converted_ = dtype_ == computed(dtype_) || !whole || parts_ > 1;
   const int64_t size = accumulator_size(dtype_);
@@ -214,7 +212,7 @@ void GradientSums::prepare(c10::ArrayRef<ParameterGradients> layers, int64_t row
     panels_.push_back(layer.weight.defined() ? take_panels(workspace_, dtype_, rows, layer.input.arguments.columns)
                                              : nullptr);
   }
-  for (int64_t thread = 0; thread < threads_; ++thread) tiles_.push_back(workspace_.take(block_rows * rows * size));
+  for (int64_t i = 0; i < std::max(threads_, parts_); ++i) tiles_.push_back(workspace_.take(block_rows * rows * size));
 }
 
 void GradientSums::multiply(const ParameterGradients& layer, const Sums& sums, const void* panels, int64_t rows,
@@ -251,7 +249,9 @@ void GradientSums::add(c10::ArrayRef<ParameterGradients> layers, int64_t rows, b
     }
   }
   if (parts_ > 1) {
-    on_threads(parts_, [&](int64_t part) { add_part(layers, part, rows, first); });
+    share(parts_, (parts_ + threads_ - 1) / threads_, [&](int64_t begin, int64_t end) {
+      for (int64_t part = begin; part < end; ++part) add_part(layers, part, rows, first);
+    });
     return;
   }
   c10::SmallVector<Panels, 8> inputs;

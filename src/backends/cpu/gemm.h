@@ -74,7 +74,7 @@ class GradientSums {
   void finish(c10::ArrayRef<ParameterGradients> layers);
 
  private:
-  // Where a part of the threads adds up the gradients of a layer.
+  // Where a part of the rows adds up the gradients of a layer.
   struct Sums {
     Rows weight;
     void* bias;
@@ -90,7 +90,7 @@ class GradientSums {
   bool sums_converted_ = true;  // whether the weights' sums are in the type that is computed with
   c10::SmallVector<Sums, 8> sums_;      // [parts, layers]
   c10::SmallVector<void*, 8> panels_;   // [layers], those of a part one after another
-  c10::SmallVector<void*, 8> tiles_;    // [threads]
+  c10::SmallVector<void*, 8> tiles_;   // one for each thread or part
 };
 
 }  // namespace fastops::cpu

@@ -91,8 +91,8 @@ class Layers {
   c10::SmallVector<Panels, 4> panels_;
 };
 
-// Rows that go through all layers before the next ones: their intermediate results take memory.
-int64_t chunk_rows(int64_t threads) { return std::max<int64_t>(1024, 64 * threads); }
+// The most rows that go through all layers before the next ones: their intermediate results take memory.
+constexpr int64_t chunk_rows = 2048;
 
 class Forward : Layers {
  public:
@@ -106,7 +106,7 @@ class Forward : Layers {
       }
     }
     if (rows_ == 0) return output;
-    const int64_t chunk = std::min(rows_, 4 * chunk_rows(threads_));
+    const int64_t chunk = std::min(rows_, chunk_rows);
     c10::SmallVector<Product, 4> products;
     c10::SmallVector<Rows, 4> hidden;
     input_.take(workspace_, chunk);
@@ -177,7 +177,7 @@ class Backward : Layers {
     make_results();
     if (lowest_ == mask_.size()) return {};
     const size_t layers = mlp_.layers();
-    const int64_t chunk = std::min(rows_, chunk_rows(threads_));
+    const int64_t chunk = std::min(rows_, chunk_rows);
     const size_t first_layer = lowest_ == 0 ? 0 : (lowest_ - 1) / 2;
 
     grad_output_.take(workspace_, chunk);
