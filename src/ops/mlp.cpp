@@ -126,8 +126,8 @@ Tensor composite_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved) {
 }
 
 std::vector<Tensor> layered_mlp_backward(const MlpArguments& mlp, const Tensor& grad_output,
-                                    const std::optional<Tensor>& output, at::TensorList saved,
-                                    const c10::List<bool>& output_mask) {
+                                         const std::optional<Tensor>& output, at::TensorList saved,
+                                         const c10::List<bool>& output_mask) {
   const size_t layers = mlp.layers();
   const auto wants_weight = [&](size_t layer) { return output_mask.get(1 + 2 * layer); };
   const auto wants_bias = [&](size_t layer) { return output_mask.get(2 + 2 * layer); };

@@ -24,15 +24,14 @@ void fill(KernelTable& table) {
   (add(table), ...);
 }
 
-#define FASTOPS_TIER(TIER)                                                                                   \
+#define FASTOPS_TIER(TIER)                                                                                            \
   fill<TIER::add_activation_kernels, TIER::add_bias_act_kernels, TIER::add_gated_act_kernels, TIER::add_gemm_kernels, \
        TIER::add_layer_kernels>
 
 // What this CPU runs, best first.
 std::vector<Tier> usable_tiers() {
   std::vector<Tier> usable = {
-      {"default",
-       fill<DEFAULT::add_activation_kernels, DEFAULT::add_bias_act_kernels, DEFAULT::add_gated_act_kernels>,
+      {"default", fill<DEFAULT::add_activation_kernels, DEFAULT::add_bias_act_kernels, DEFAULT::add_gated_act_kernels>,
        DEFAULT::roof_kernels}};
 #ifdef FASTOPS_X86_TIERS
   const std::string torch_uses = at::get_cpu_capability();

@@ -121,7 +121,8 @@ Rows take_rows(Workspace& workspace, Dtype dtype, int64_t rows, int64_t columns)
 }
 
 void* take_panels(Workspace& workspace, Dtype dtype, int64_t depth, int64_t columns) {
-  return workspace.take(panel_count(dtype, columns) * gemm_kernels(dtype).panel_columns * depth * accumulator_size(dtype));
+  return workspace.take(panel_count(dtype, columns) * gemm_kernels(dtype).panel_columns * depth *
+                        accumulator_size(dtype));
 }
 
 void pack_all(c10::ArrayRef<Panels> matrices, Dtype dtype, int64_t threads) {
@@ -167,8 +168,8 @@ void run_stages(c10::ArrayRef<Stage> stages, Dtype dtype, int64_t rows, int64_t 
   }
 }
 
-// Units of work of a layer: one panel of columns of one block of rows of the weight's gradient, in the order of blocks. A
-// thread packs the tiles of a block when it comes to it; the one that has its first panel adds up the bias gradient.
+// Units of work of a layer: one panel of columns of one block of rows of the weight's gradient, in the order of blocks.
+// A thread packs the tiles of a block when it comes to it; the one that has its first panel adds up the bias gradient.
 namespace {
 
 int64_t panels_of(const ParameterGradients& layer, Dtype dtype) {

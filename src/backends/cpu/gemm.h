@@ -10,9 +10,7 @@ namespace fastops::cpu {
 
 // The type that a storage type is computed with.
 inline Dtype computed(Dtype dtype) { return dtype == Dtype::float64 ? Dtype::float64 : Dtype::float32; }
-inline int64_t element_size(Dtype dtype) {
-  return dtype == Dtype::float64 ? 8 : dtype == Dtype::float32 ? 4 : 2;
-}
+inline int64_t element_size(Dtype dtype) { return dtype == Dtype::float64 ? 8 : dtype == Dtype::float32 ? 4 : 2; }
 
 inline ConstRows from_row(ConstRows matrix, int64_t row, Dtype dtype) {
   return {static_cast<const char*>(matrix.data) + row * matrix.stride * element_size(dtype), matrix.stride};
@@ -43,8 +41,8 @@ void pack_all(c10::ArrayRef<Panels> matrices, Dtype dtype, int64_t threads);
 
 // What is done with each row of a matrix, independently of the others: a stage of a chain.
 struct Stage {
-  // Sums of products, or, where there are none, the rows of `source`: in the storage type if there is no epilogue, which
-  // then converts them to `target`.
+  // Sums of products, or, where there are none, the rows of `source`: in the storage type if there is no epilogue,
+  // which then converts them to `target`.
   c10::SmallVector<Product, 2> products;
   ConstRows source{nullptr, 0};
   Rows target{nullptr, 0};
@@ -59,14 +57,15 @@ struct ParameterGradients {
   ConstRows dz;       // [rows, out_features]
   bool dz_converted;  // whether in the type that is computed with, or else in the storage type
   int64_t out_features;
-  Panels input;  // [rows, in_features]; where its panels are is set here
+  Panels input;             // [rows, in_features]; where its panels are is set here
   at::Tensor weight, bias;  // contiguous; undefined if not wanted
 };
 
 // Adds up the parameters' gradients, one chunk of rows after another.
 class GradientSums {
  public:
-  GradientSums(Workspace& workspace, Dtype dtype, int64_t threads) : workspace_(workspace), dtype_(dtype), threads_(threads) {}
+  GradientSums(Workspace& workspace, Dtype dtype, int64_t threads)
+      : workspace_(workspace), dtype_(dtype), threads_(threads) {}
 
   // Takes room for chunks of at most `rows` rows; `whole` if there is only one chunk.
   void prepare(c10::ArrayRef<ParameterGradients> layers, int64_t rows, bool whole);
@@ -80,16 +79,16 @@ class GradientSums {
     void* bias;
   };
   void add_part(c10::ArrayRef<ParameterGradients> layers, int64_t part, int64_t rows, bool first);
-  void multiply(const ParameterGradients& layer, const Sums& sums, const void* panels, int64_t rows, int64_t thread, int64_t first_unit,
-                int64_t last_unit, bool add) const;
+  void multiply(const ParameterGradients& layer, const Sums& sums, const void* panels, int64_t rows, int64_t thread,
+                int64_t first_unit, int64_t last_unit, bool add) const;
 
   Workspace& workspace_;
   Dtype dtype_;
   int64_t threads_;
   int64_t parts_ = 1;
-  bool sums_converted_ = true;  // whether the weights' sums are in the type that is computed with
-  c10::SmallVector<Sums, 8> sums_;      // [parts, layers]
-  c10::SmallVector<void*, 8> panels_;   // [layers], those of a part one after another
+  bool sums_converted_ = true;         // whether the weights' sums are in the type that is computed with
+  c10::SmallVector<Sums, 8> sums_;     // [parts, layers]
+  c10::SmallVector<void*, 8> panels_;  // [layers], those of a part one after another
   c10::SmallVector<void*, 8> tiles_;   // one for each thread or part
 };
 

@@ -57,8 +57,8 @@ using GatedForwardKernel = void (*)(ConstRows gate, ConstRows up, Rows y, int64_
 using GatedBackwardKernel = void (*)(ConstRows grad, ConstRows gate, ConstRows up, Rows dgate, Rows dup, int64_t rows,
                                      int64_t columns, ActivationParams);
 
-// n things as parts of nearly the same size, none above `most`. (Always inlined: the files that include this are built for
-// different instruction sets.)
+// n things as parts of nearly the same size, none above `most`. (Always inlined: the files that include this are built
+// for different instruction sets.)
 struct Parts {
   int64_t n, count;
 

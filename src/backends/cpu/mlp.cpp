@@ -11,8 +11,8 @@
 namespace fastops::cpu {
 namespace {
 
-// The left-hand matrix of a chain's first product: a tensor itself, or a copy of it in the type that is computed with and
-// with a stride that the caches like.
+// The left-hand matrix of a chain's first product: a tensor itself, or a copy of it in the type that is computed with
+// and with a stride that the caches like.
 class LeftHand {
  public:
   LeftHand(const Tensor& tensor, Dtype dtype) : tensor_(tensor), dtype_(dtype) {}
@@ -69,8 +69,8 @@ class Layers {
     const int64_t columns = transposed ? out_features(layer) : in_features(layer);
     void* panels = take_panels(workspace_, dtype_, depth, columns);
     const GemmKernels& gemm = gemm_kernels(dtype_);
-    panels_.push_back({transposed ? gemm.pack_transposed : gemm.pack,
-                       {weights_[layer].from(0), {}, depth, columns, panels, {}}});
+    panels_.push_back(
+        {transposed ? gemm.pack_transposed : gemm.pack, {weights_[layer].from(0), {}, depth, columns, panels, {}}});
     return {a, panels, depth};
   }
 
@@ -116,7 +116,8 @@ class Forward : Layers {
     }
     pack_all(panels_, dtype_, threads_);
     const Parts chunks(rows_, chunk);
-    for (int64_t c = 0; c < chunks.count; ++c) run_chunk(chunks.begin(c), chunks.size(c), products, hidden, output, saved);
+    for (int64_t c = 0; c < chunks.count; ++c)
+      run_chunk(chunks.begin(c), chunks.size(c), products, hidden, output, saved);
     return output;
   }
 

@@ -24,8 +24,8 @@ void store(const void* arguments, const Block& block) {
 template <class Storage>
 void add(GemmKernels& entry) {
   using S = Compute<Storage>;
-  entry = {panel_columns<S>,        pack<S, Storage>, pack_transposed<S, Storage>, pack_tiles<S, Storage>,
-           convert<Storage>, multiply<S>,      store<Storage>};
+  entry = {panel_columns<S>, pack<S, Storage>, pack_transposed<S, Storage>, pack_tiles<S, Storage>, convert<Storage>,
+           multiply<S>,      store<Storage>};
 }
 
 }  // namespace

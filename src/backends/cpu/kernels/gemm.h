@@ -1,9 +1,9 @@
 // Matrix products: packed panels of the right-hand matrix, and a tile of sums that stays in registers.
 //
-// The sum over the depth is cut into blocks of at most `depth_block` steps whose number depends on the depth alone; within
-// a block each element of the result is one chain of fused multiply-adds, and the blocks' sums are added in order. So an
-// element's bits do not depend on the tile it falls into, nor on how rows and columns are shared among threads, and its
-// rounding error grows with the block's size rather than with the depth.
+// The sum over the depth is cut into blocks of at most `depth_block` steps whose number depends on the depth alone;
+// within a block each element of the result is one chain of fused multiply-adds, and the blocks' sums are added in
+// order. So an element's bits do not depend on the tile it falls into, nor on how rows and columns are shared among
+// threads, and its rounding error grows with the block's size rather than with the depth.
 //
 // Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", ACM TOMS 34(3), 2008, describes the
 // scheme; unlike there, the left-hand matrix is read in place where its rows are contiguous.
@@ -109,16 +109,17 @@ using Tile = void (*)(const S* a, int64_t a_stride, const S* panel, int64_t pane
 template <class S>
 Tile<S> tile_for(int64_t rows, int64_t vectors, bool packed) {
   static constexpr auto table = []<int... rows_less_1>(std::integer_sequence<int, rows_less_1...>) {
-    return std::array<std::array<std::array<Tile<S>, 2>, 2>, tile_rows>{{
-        {{{{tile<S, rows_less_1 + 1, 1, false>, tile<S, rows_less_1 + 1, 1, true>}},
-          {{tile<S, rows_less_1 + 1, 2, false>, tile<S, rows_less_1 + 1, 2, true>}}}}...}};
+    return std::array<std::array<std::array<Tile<S>, 2>, 2>, tile_rows>{
+        {{{{{tile<S, rows_less_1 + 1, 1, false>, tile<S, rows_less_1 + 1, 1, true>}},
+           {{tile<S, rows_less_1 + 1, 2, false>, tile<S, rows_less_1 + 1, 2, true>}}}}...}};
   }(std::make_integer_sequence<int, tile_rows>());
   return table[rows - 1][vectors - 1][packed];
 }
 
 // Adds one product to a strip of sums [rows, panel_columns]; overwrites what is there if `add` is false.
 template <class S>
-void multiply_panel(const Product& product, int64_t first_row, const Tiles& tiles, int64_t panel, int64_t columns, S* strip, bool add) {
+void multiply_panel(const Product& product, int64_t first_row, const Tiles& tiles, int64_t panel, int64_t columns,
+                    S* strip, bool add) {
   const int64_t width = panel_width<S>(panel, columns);
   const S* const b = static_cast<const S*>(product.panels) + panel * panel_columns<S> * product.depth;
   const S* const a = row<S>(product.a, first_row);
@@ -131,9 +132,11 @@ void multiply_panel(const Product& product, int64_t first_row, const Tiles& tile
       const int64_t first = tiles.first[t];
       const int64_t size = tiles.size(t);
       const S* const a_tile = product.packed ? a + first * product.depth + k * size : a + first * product.a.stride + k;
-      tile_for<S>(size, width / Vec<S>::width, product.packed)(a_tile, product.a.stride, b + k * width, width, depth,
-                                                              strip + first * panel_columns<S>, add || block > 0,
-                                                              t + 1 < tiles.count ? (product.packed ? a_tile + size * product.depth : a_tile + size * product.a.stride) : a_tile, b + (k + depth) * width + t * width * depth / tiles.count);
+      tile_for<S>(size, width / Vec<S>::width, product.packed)(
+          a_tile, product.a.stride, b + k * width, width, depth, strip + first * panel_columns<S>, add || block > 0,
+          t + 1 < tiles.count ? (product.packed ? a_tile + size * product.depth : a_tile + size * product.a.stride)
+                              : a_tile,
+          b + (k + depth) * width + t * width * depth / tiles.count);
     }
   }
 }
@@ -151,12 +154,9 @@ void multiply(const Product* products, int count, int64_t row, int64_t rows, int
       add = true;
     }
     const int64_t column = panel * panel_columns<S>;
-    epilogue.run(epilogue.arguments, {{strips[0], strips[1]},
-                                      panel_columns<S>,
-                                      row,
-                                      rows,
-                                      column,
-                                      std::min(panel_columns<S>, columns - column)});
+    epilogue.run(
+        epilogue.arguments,
+        {{strips[0], strips[1]}, panel_columns<S>, row, rows, column, std::min(panel_columns<S>, columns - column)});
   }
 }
 
@@ -195,9 +195,10 @@ void convert_row(const Storage* source, int64_t columns, S* target, int64_t widt
 // Panels of a matrix [depth, columns].
 template <class S, class Storage>
 void pack(const PackArguments& to, int64_t first_panel, int64_t last_panel) {
-  for_each_panel_row<S>(to, first_panel, last_panel, [&](int64_t k, int64_t column, int64_t valid, S* target, int64_t width) {
-    convert_row<S, Storage>(row<Storage>(to.source, k) + column, valid, target, width);
-  });
+  for_each_panel_row<S>(to, first_panel, last_panel,
+                        [&](int64_t k, int64_t column, int64_t valid, S* target, int64_t width) {
+                          convert_row<S, Storage>(row<Storage>(to.source, k) + column, valid, target, width);
+                        });
 }
 
 // target[c, r] = source[r, c] for a square of a vector's size.
@@ -291,8 +292,8 @@ void pack_tiles(ConstRows matrix, int64_t depth, int64_t rows, void* packed, voi
   }
 }
 
-// Packets of numbers in the type that is computed with, as epilogues take and give them. `count` is that of a packet, or
-// less at the end of a row.
+// Packets of numbers in the type that is computed with, as epilogues take and give them. `count` is that of a packet,
+// or less at the end of a row.
 template <class Storage>
 Packet<Storage> load_computed(const Compute<Storage>* p, int64_t count) {
   using Base = typename Packet<Storage>::Number::Base;
@@ -317,9 +318,9 @@ void store_computed(const Packet<Storage>& value, Compute<Storage>* p, int64_t c
   }
 }
 
-// Calls step(sum, load, store, store_computed) for each packet of a block: sum(s) is the packet of sum s; load(rows) and
-// store(value, rows) are for the same place of a matrix in the storage type, store_computed(value, rows) for that of
-// one in the type that is computed with. Nothing is stored to a matrix without data.
+// Calls step(sum, load, store, store_computed) for each packet of a block: sum(s) is the packet of sum s; load(rows)
+// and store(value, rows) are for the same place of a matrix in the storage type, store_computed(value, rows) for that
+// of one in the type that is computed with. Nothing is stored to a matrix without data.
 template <class Storage, class Step>
 void for_each_sum(const Block& block, Step step) {
   using S = Compute<Storage>;

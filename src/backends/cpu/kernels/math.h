@@ -49,9 +49,7 @@ inline Floats subtract_exponent(Floats x, Floats n) {
 inline Floats exp_tail(Floats r) {
   return polynomial(r, 4.999999702e-01f, 1.666654646e-01f, 4.166743532e-02f, 8.366254158e-03f, 1.387063297e-03f);
 }
-inline Floats exp_reduced(Floats r) {
-  return fmadd(fmadd(exp_tail(r), r, Floats(1.0f)), r, Floats(1.0f));
-}
+inline Floats exp_reduced(Floats r) { return fmadd(fmadd(exp_tail(r), r, Floats(1.0f)), r, Floats(1.0f)); }
 inline Floats expm1_reduced(Floats r) { return fmadd(r * r, exp_tail(r), r); }
 
 // exp(x) for x from -104, below which it is 0, to 89, above which it is infinite.
@@ -76,16 +74,16 @@ inline Floats expm1(Floats x) {
 }
 
 // tanh(|x|) = -E / (E + 2) with E = expm1(-2 |x|); from |x| = 9.5 on it is 1. The reduction is that of 2 |x| with
-// everything halved, -|x| = n ln(2) / 2 + r, and the coefficients those of exp_tail(2r). As n is small and E matters less
-// the larger it is, ln 2 need not be split.
+// everything halved, -|x| = n ln(2) / 2 + r, and the coefficients those of exp_tail(2r). As n is small and E matters
+// less the larger it is, ln 2 need not be split.
 inline Floats tanh(Floats x) {
   const Floats a = clamp_min(negative_magnitude(x), Floats(-9.5f));
   const Floats constant(rounding_constant + 1.0f);
   const Floats sum = fmadd(a, Floats(2.885390082f), constant);
   const Floats twice_power = power_of_two(sum);
   const Floats r = fmadd(sum - constant, Floats(-0.3465735903f), a);
-  const Floats tail = polynomial(r, 9.999999404e-01f, 6.666618586e-01f, 3.333394825e-01f, 1.338600665e-01f,
-                                 4.438602552e-02f);
+  const Floats tail =
+      polynomial(r, 9.999999404e-01f, 6.666618586e-01f, 3.333394825e-01f, 1.338600665e-01f, 4.438602552e-02f);
   const Floats half_expm1 = fmadd(r * r, tail, r);
   const Floats e = fmadd(twice_power, half_expm1, fmadd(twice_power, Floats(0.5f), Floats(-1.0f)));
   return with_sign_of(x, quotient_by_sum(e, Floats(2.0f)));
@@ -124,9 +122,9 @@ inline Floats log1p_exp(Floats x) {
   const Floats sum = p + one;
   const Floats e = scale(sum, n);
   const Floats lost = scale(p - (sum - one), n);
-  const Floats q = polynomial(e, -4.999993145e-01f, 3.333047628e-01f, -2.495824695e-01f, 1.969374567e-01f,
-                              -1.535084993e-01f, 1.067316905e-01f, -5.759408697e-02f, 2.016826533e-02f,
-                              -3.310628003e-03f);
+  const Floats q =
+      polynomial(e, -4.999993145e-01f, 3.333047628e-01f, -2.495824695e-01f, 1.969374567e-01f, -1.535084993e-01f,
+                 1.067316905e-01f, -5.759408697e-02f, 2.016826533e-02f, -3.310628003e-03f);
   const Floats log1p_e = fmadd(e * e, q, subtract_product(lost, lost, e)) + e;
   return choose(less(magnitude(x), one), near, clamp_min(x, Floats(0.0f)) + log1p_e);
 }
@@ -153,9 +151,10 @@ inline Floats erf(Floats x) {
   return with_sign_of(x, choose(less(Floats(1.0f), a), far, near));
 }
 
-// The standard normal distribution: with a = |x|, its lower tail Phi(-a) = exp(-a^2/2) R(a), where R, the Mills ratio over
-// sqrt(2 pi), is a rational function. a^2 is taken with the part that rounding loses, which the exponential magnifies.
-// Relative error of the cumulative distribution below 4 ulp down to the denormals, where PyTorch's is absolute.
+// The standard normal distribution: with a = |x|, its lower tail Phi(-a) = exp(-a^2/2) R(a), where R, the Mills ratio
+// over sqrt(2 pi), is a rational function. a^2 is taken with the part that rounding loses, which the exponential
+// magnifies. Relative error of the cumulative distribution below 4 ulp down to the denormals, where PyTorch's is
+// absolute.
 struct NormalFloats {
   Floats cumulative;
   Floats density;
@@ -168,8 +167,10 @@ inline NormalFloats normal(Floats x) {
   const Floats n = nearest_exponent(argument).n;
   const Floats r = fmadd(lost, Floats(-0.5f), subtract_exponent(argument, n));
   const Floats e = scale(exp_reduced(r), n);
-  const Floats numerator = polynomial(a, 5.000000000e-01f, 4.375949502e-01f, 1.826815456e-01f, 4.043642431e-02f, 4.084072076e-03f);
-  const Floats denominator = polynomial(a, 1.0f, 1.673074722e+00f, 1.200279832e+00f, 4.680000842e-01f, 1.013656259e-01f, 1.023712941e-02f);
+  const Floats numerator =
+      polynomial(a, 5.000000000e-01f, 4.375949502e-01f, 1.826815456e-01f, 4.043642431e-02f, 4.084072076e-03f);
+  const Floats denominator =
+      polynomial(a, 1.0f, 1.673074722e+00f, 1.200279832e+00f, 4.680000842e-01f, 1.013656259e-01f, 1.023712941e-02f);
   const Floats tail = e * bounded_quotient(numerator, denominator);
   const Floats zero(0.0f);
   return {choose(less(zero, x), Floats(1.0f) - tail, tail), e * Floats(0.3989422804f)};
