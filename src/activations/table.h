@@ -1,7 +1,7 @@
 // Every activation, one line each: X(name, struct, parameters, constraint, formula).
 //
 // name        as in torch.ops.fastops and fastops.functional (PyTorch's function, where it has one)
-// struct      in piecewise.h or smooth.h; also the class in fastops.nn (PyTorch's module, where it has one)
+// struct      in activations.h; also the class in fastops.nn (PyTorch's module, where it has one)
 // parameters  in the syntax of an operator schema, with PyTorch's names and defaults
 // constraint  what the struct's valid() requires, for the error message; "" where anything goes
 // formula     for the documentation
