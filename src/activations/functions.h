@@ -69,20 +69,21 @@ T tanh_remainder(T x) {
   return x - tanh(x);
 }
 
-// The logistic function 1 / (1 + exp(-x)) and its derivative. Nothing overflows or cancels, here and in derivatives.
+// The logistic function 1 / (1 + exp(-x)) and what it lacks to 1, 1 / (1 + exp(x)); its derivative is their product.
+// Nothing overflows or cancels, here and in derivatives.
 template <class T>
 struct Logistic {
   T value;
-  T slope;
+  T complement;
 };
 
 template <class T>
 Logistic<T> logistic(T x) {
   using S = ScalarOf<T>;
   const T e = decay(x);
-  const T r = reciprocal(e + S(1));
-  const T small = e * r;
-  return {select(x < S(0), small, r), small * r};
+  const T large = reciprocal(e + S(1));
+  const T small = e * large;
+  return {select(x < S(0), small, large), select(x < S(0), large, small)};
 }
 
 // The distribution function of the standard normal distribution and its derivative.

@@ -85,7 +85,7 @@ struct GELUTanh : ActivationBase {
     const T square = x * x;
     const Logistic<T> s = logistic(multiply_add(square, cubic<S>(), linear<S>()) * x);
     const T twice_u_slope = multiply_add(square, cubic<S>() * S(3), linear<S>());
-    return multiply_add(x * s.slope, twice_u_slope, s.value) * g;
+    return multiply_add(x * s.complement, twice_u_slope, S(1)) * s.value * g;
   }
 };
 
@@ -98,7 +98,7 @@ struct QuickGELU : ActivationBase {
   template <class T, class G, class S>
   static T gradient(G g, T x, Params<S>) {
     const Logistic<T> s = logistic(x * S(1.702));
-    return multiply_add(x * S(1.702), s.slope, s.value) * g;
+    return multiply_add(s.complement * S(1.702), x, S(1)) * s.value * g;
   }
 };
 
@@ -110,27 +110,28 @@ struct SiLU : ActivationBase {
   template <class T, class G, class S>
   static T gradient(G g, T x, Params<S>) {
     const Logistic<T> s = logistic(x);
-    return multiply_add(x, s.slope, s.value) * g;
+    return multiply_add(s.complement, x, S(1)) * s.value * g;
   }
 };
 
 // Misra, "Mish", 2019: x * tanh(softplus(x)). With e = exp(x) and w = e (e + 2), tanh(softplus(x)) = w / (w + 2), whose
-// derivative is 4 e (e + 1) / (w + 2)^2: one exponential and one division serve both, and nothing cancels. Past x = 30
-// the tanh is 1 to every dtype's last bit and its derivative negligible; the bound keeps e^2 finite.
+// derivative is 4 e (e + 1) / (w + 2)^2: one exponential and one division serve both. Past x = 25 the tanh is 1 to every
+// dtype's last bit and its derivative negligible; the bound keeps e^3 finite.
 struct Mish : ActivationBase {
   template <class T, class S>
   static T value(T x, Params<S>) {
-    const T e = exp(at_most(x, S(30)));
+    const T e = exp(at_most(x, S(25)));
     return x * quotient_by_sum(multiply_add(e, e, e * S(2)), S(2));
   }
+  // e / (w + 2) * ((e + 2) (w + 2) + 4 x (e + 1)) / (w + 2)
   template <class T, class G, class S>
   static T gradient(G g, T x, Params<S>) {
-    const T bounded = at_most(x, S(30));
+    const T bounded = at_most(x, S(25));
     const T e = exp(bounded);
-    const T w = multiply_add(e, e, e * S(2));
-    const T r = reciprocal(w + S(2));
-    const T slope = (e + S(1)) * e * S(4) * r * r;
-    return multiply_add(bounded, slope, w * r) * g;
+    const T d = multiply_add(e + S(2), e, S(2));
+    const T r = reciprocal(d);
+    const T sum = multiply_add(bounded * S(4), e + S(1), (e + S(2)) * d);
+    return (e * r) * (sum * r) * g;
   }
 };
 
@@ -155,7 +156,8 @@ struct Sigmoid : OutputActivation {
   }
   template <class T, class G, class S>
   static T gradient(G g, T x, Params<S>) {
-    return logistic(x).slope * g;
+    const Logistic<T> s = logistic(x);
+    return s.complement * s.value * g;
   }
   template <class T, class G, class S>
   static T gradient_from_output(G g, T y, Params<S>) {

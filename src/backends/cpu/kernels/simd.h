@@ -208,8 +208,8 @@ inline Floats quotient(Floats a, Floats b) {
   const __m512 r = _mm512_rcp14_ps(b);
   const __m512 q = _mm512_mul_ps(a, r);
   const __m512 remainder = _mm512_fnmadd_ps(q, b, a);
-  // Where a or b is infinite the remainder is NaN, and q is the quotient already.
-  return _mm512_mask3_fmadd_ps(remainder, r, q, _mm512_cmp_ps_mask(remainder, remainder, _CMP_ORD_Q));
+  // Where a or b is infinite the remainder is NaN, and q is the quotient already; where it is 0, q is exact and may be -0.
+  return _mm512_mask3_fmadd_ps(remainder, r, q, _mm512_cmp_ps_mask(remainder, _mm512_setzero_ps(), _CMP_NEQ_OQ));
 #else
   return a / b;
 #endif
