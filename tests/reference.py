@@ -45,6 +45,14 @@ _TWICE_DIFFERENTIABLE = {
     "gelu_tanh": lambda x: 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
 }
 
+# Forms without cancellation or overflow of the activations whose tails, or whose derivative's, PyTorch loses to them.
+_WHOLE_TAILS = {
+    "gelu": lambda x: x * (0.5 * torch.special.erfc(-math.sqrt(0.5) * x)),
+    "gelu_tanh": lambda x: x * torch.sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)),
+    "hardswish": lambda x: x * ((F.hardtanh(x, -3, 3) + 3) / 6),
+    "sigmoid": lambda x: torch.where(x > 0, 1 - torch.sigmoid(-x), torch.sigmoid(x)),
+}
+
 # Not one function of PyTorch but several: the zeros' signs and the infinities in their gradients are the composition's.
 COMPOSED = {"quick_gelu", "relu_squared", "tanhshrink"}
 
@@ -82,6 +90,12 @@ def activation(name, x, params=()):
     if function is None:
         raise LookupError(f"PyTorch has no function {name}: add its formula to SPELLED_OUT in tests/reference.py")
     return function(x, **_keywords(name, params))
+
+
+def formulas(name, params=()):
+    """The activation by PyTorch, and in a form that keeps its tails if that is another."""
+    by_pytorch = functools.partial(activation, name, params=params)
+    return [by_pytorch, _WHOLE_TAILS[name]] if name in _WHOLE_TAILS else [by_pytorch]
 
 
 def _keywords(name, params):

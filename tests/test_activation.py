@@ -17,6 +17,8 @@ from reference import (
     activation,
     compute_dtype,
     derivatives,
+    differentiate,
+    formulas,
     kinks,
     output_suffices,
     parameter_sets,
@@ -218,6 +220,9 @@ def test_special_values(name, device, dtype):
             if order == 0 or (order == 1 and name not in COMPOSED):
                 zero = (result == 0) & (expected.value == 0)
                 ok &= ~zero | (result.signbit() == expected.value.signbit())
+            for formula in formulas(name, params)[1:]:
+                exact = differentiate(formula, x.double(), order)[order].to(dtype)
+                ok |= torch.isclose(result, exact, rtol=8 * torch.finfo(dtype).eps, atol=0) & ~x.isnan()
             if order == 1:
                 limit = limit_at_infinity(name, params, x)
                 ok |= torch.isclose(result, limit, rtol=8 * torch.finfo(dtype).eps, atol=0) & expected.value.isnan()
@@ -247,6 +252,8 @@ def test_special_gradients(name, device, dtype):
                 leaf = x.to(compute).requires_grad_()
                 (expected,) = torch.autograd.grad(activation(name, leaf, params), leaf, grad.to(compute))
                 same |= bits(result) == bits(expected.to(dtype))
+                for formula in formulas(name, params)[1:]:
+                    same |= bits(result) == bits((differentiate(formula, leaf, 1)[1] * grad).to(dtype))
             same |= (bits(result) == bits(limit_at_infinity(name, params, x) * grad)) & expected.isnan()
             wrong = [(x[i].item(), result[i].item(), expected[i].item()) for i in (~same).nonzero().flatten()]
             assert not wrong, f"{name}{params} gradient {special}: (x, result, expected) {wrong}"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checks import assert_meta_agrees, assert_same_bits, windows
-from reference import Approximate, activation, parameter_sets
+from reference import Approximate, formulas, parameter_sets
 from strategies import (
     LENGTHS,
     dtypes,
@@ -155,9 +155,9 @@ def test_special_values(name, device, dtype):
     result = ops.act_mul(gate.to(device), up.to(device), name).cpu().double()
     compute = torch.float64 if dtype == torch.float64 else torch.float32
     same = torch.zeros(result.shape, dtype=torch.bool)
-    for wide in (torch.float64, compute):
+    for formula, wide in itertools.product(formulas(name), (torch.float64, compute)):
         # In float64, or where that overflows or underflows in the dtype that is computed with, there.
-        expected = (activation(name, gate.to(wide)) * up.to(wide)).to(dtype).double()
+        expected = (formula(gate.to(wide)) * up.to(wide)).to(dtype).double()
         same |= (result == expected) | (result.isnan() & expected.isnan()) | (result.isfinite() & expected.isfinite())
     wrong = [(gate[i, j].item(), up[i, j].item(), result[i, j].item()) for i, j in (~same).nonzero()]
     assert not wrong, f"{name}: (gate, up, result) {wrong}"

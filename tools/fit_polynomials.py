@@ -1,6 +1,6 @@
-"""Fits the polynomials of src/backends/cpu/kernels/math.h and prints their coefficients.
+"""Fits the polynomials and the rational function of src/backends/cpu/kernels/math.h and prints their coefficients.
 
-Each is the polynomial of least maximum relative error on Chebyshev nodes (iteratively reweighted least squares), its
+Each is the one of least maximum relative error on Chebyshev nodes (iteratively reweighted least squares), its
 coefficients rounded to float32 one after another from the lowest on, with the rest fitted again.
 """
 
@@ -13,6 +13,8 @@ import numpy as np
 
 mp.mp.dps = 40
 
+NODES = 400
+
 
 def fit(
     function: Callable[[mp.mpf], mp.mpf],
@@ -22,7 +24,7 @@ def fit(
     weight: Callable[[mp.mpf], mp.mpf],
 ) -> tuple[list[np.float32], float]:
     """Coefficients, lowest first, and the largest error times weight on a fine grid."""
-    nodes = [(low + high) / 2 + (high - low) / 2 * mp.cos(mp.pi * (k + 0.5) / 400) for k in range(400)]
+    nodes = [(low + high) / 2 + (high - low) / 2 * mp.cos(mp.pi * (k + 0.5) / NODES) for k in range(NODES)]
     target = np.array([float(function(x)) for x in nodes])
     scale = np.array([float(weight(x)) for x in nodes])
     x = np.array([float(node) for node in nodes])
@@ -40,6 +42,52 @@ def fit(
         fixed.append(np.float32(solution[0]))
     error = np.abs((sum(float(c) * x**k for k, c in enumerate(fixed)) - target) * scale)
     return fixed, float(error.max())
+
+
+def fit_ratio(
+    function: Callable[[mp.mpf], mp.mpf], high: float, numerator: int, denominator: int
+) -> tuple[list[np.float32], list[np.float32], float]:
+    """Coefficients of p and q of these degrees, with q(0) = 1, and the largest relative error on [0, high].
+
+    p - f (q - 1) = f is linear in the coefficients; its weight 1 / (f q) takes q from the iteration before.
+    """
+    x = high * (0.5 + 0.5 * np.cos(np.pi * (np.arange(NODES) + 0.5) / NODES)) ** 1.5  # denser towards 0
+    target = np.array([float(function(mp.mpf(v))) for v in x])
+    powers = [x**k for k in range(numerator + 1)] + [-target * x**k for k in range(1, denominator + 1)]
+    columns = np.stack(powers, axis=1)
+    solution = np.zeros(columns.shape[1])
+    fixed: list[int] = []
+
+    def refine() -> float:
+        free = [k for k in range(len(solution)) if k not in fixed]
+        rest = target - columns[:, fixed] @ solution[fixed]
+        q = 1 + sum(solution[numerator + k] * x**k for k in range(1, denominator + 1))
+        emphasis = np.ones_like(x)
+        best, best_error = solution.copy(), np.inf
+        for _ in range(200):
+            w = np.sqrt(emphasis) / (target * q)
+            weighted = columns[:, free] * w[:, None]
+            size = np.abs(weighted).max(axis=0)
+            if free:
+                solution[free] = np.linalg.lstsq(weighted / size, rest * w, rcond=None)[0] / size
+            p = sum(solution[k] * x**k for k in range(numerator + 1))
+            q = 1 + sum(solution[numerator + k] * x**k for k in range(1, denominator + 1))
+            error = np.abs(p / (q * target) - 1)
+            if error.max() < best_error:
+                best, best_error = solution.copy(), float(error.max())
+            emphasis *= error / error.max() + 0.05
+            emphasis /= emphasis.mean()
+        solution[:] = best
+        return best_error
+
+    lowest_first = sorted(range(len(solution)), key=lambda k: k if k <= numerator else k - numerator)
+    for k in lowest_first:
+        refine()
+        solution[k] = np.float32(solution[k])
+        fixed.append(k)
+    error = refine()
+    rounded = [np.float32(c) for c in solution]
+    return rounded[: numerator + 1], [np.float32(1)] + rounded[numerator + 1 :], error
 
 
 def main() -> None:
@@ -61,6 +109,24 @@ def main() -> None:
             (-0.25, 0.5, 7),
             lambda f: mp.mpf(0) if near(f) else abs(f**3 / mp.log1p(f)),
         ),
+        # log1p(x) = x + x^2 q(x) for x from 0 to 1
+        "log1p_unit": (
+            lambda x: -mp.mpf(1) / 2 + x / 3 if near(x) else (mp.log1p(x) - x) / x**2,
+            (0.0, 1.0, 8),
+            lambda x: mp.mpf(0) if near(x) else abs(x**2 / mp.log1p(x)),
+        ),
+        # log(1 + exp(z)) = z/2 + ln 2 + z^2 q(z^2) for |z| <= 1
+        "log1p_exp": (
+            lambda s: mp.mpf(1) / 8 - s / 192 if near(s) else mp.log(mp.cosh(mp.sqrt(s) / 2)) / s,
+            (0.0, 1.0, 3),
+            lambda s: s / mp.log(2),
+        ),
+        # x - tanh(x) = x^3 q(x^2) for |x| <= 0.7
+        "tanhshrink": (
+            lambda s: mp.mpf(1) / 3 - 2 * s / 15 if near(s) else (mp.sqrt(s) - mp.tanh(mp.sqrt(s))) / s ** mp.mpf(1.5),
+            (0.0, 0.49, 5),
+            lambda s: mp.mpf(3) if near(s) else s ** mp.mpf(1.5) / (mp.sqrt(s) - mp.tanh(mp.sqrt(s))),
+        ),
         # erf(x) = x + x q(x^2) for |x| <= 1
         "erf_near": (
             lambda s: 2 / mp.sqrt(mp.pi) - 1 if near(s) else mp.erf(mp.sqrt(s)) / mp.sqrt(s) - 1,
@@ -78,6 +144,12 @@ def main() -> None:
         coefficients, error = fit(function, low, high, degree, weight)
         print(f"{name} on [{low:.6g}, {high:.6g}], relative error {error / 2**-24:.3f} * 2^-24:")
         print("   ", ", ".join(f"{c:.9e}f" for c in coefficients))
+
+    # Phi(-a) = exp(-a^2 / 2) p(a) / q(a)
+    p, q, error = fit_ratio(lambda a: mp.erfc(a / mp.sqrt(2)) / 2 * mp.exp(a**2 / 2), 14.5, 4, 5)
+    print(f"normal on [0, 14.5], relative error {error / 2**-24:.3f} * 2^-24:")
+    print("   ", ", ".join(f"{c:.9e}f" for c in p))
+    print("   ", ", ".join(f"{c:.9e}f" for c in q))
 
 
 if __name__ == "__main__":

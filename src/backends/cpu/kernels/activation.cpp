@@ -1,4 +1,7 @@
 // The plain activations and their derivatives.
+#include <cstring>
+#include <type_traits>
+
 #include "activations/jet.h"
 #include "backends/cpu/kernels/vec.h"
 
@@ -7,18 +10,19 @@ namespace {
 
 template <class A, class Storage>
 void forward(const void* x, void* y, int64_t n, ActivationParams params) {
+  if constexpr (std::is_same_v<A, activations::Identity>) {
+    std::memmove(y, x, n * sizeof(Storage));
+    return;
+  }
   const auto p = compute_params<Storage>(params);
-  for_each_packet<Storage>(n, [&](int64_t, auto load, auto store) {
-    store(apply<Storage>([&](auto v) { return A::value(v, p); }, load(static_cast<const Storage*>(x))),
-          static_cast<Storage*>(y));
-  });
+  transform<Storage>(n, [p](auto v) { return A::value(v, p); }, static_cast<Storage*>(y), static_cast<const Storage*>(x));
 }
 
 template <class A, class Storage, int order, bool from_output>
 void backward(const void* grad, const void* saved, void* dx, int64_t n, ActivationParams params) {
   const auto p = compute_params<Storage>(params);
-  const auto derivative = [&](auto g, auto s) {
-    return gradient_of_order<order>(g, s, [&](auto g_, auto s_) {
+  const auto derivative = [p](auto g, auto s) {
+    return gradient_of_order<order>(g, s, [p](auto g_, auto s_) {
       if constexpr (from_output) {
         return A::template gradient_from_output<decltype(s_)>(g_, s_, p);
       } else {
@@ -26,10 +30,8 @@ void backward(const void* grad, const void* saved, void* dx, int64_t n, Activati
       }
     });
   };
-  for_each_packet<Storage>(n, [&](int64_t, auto load, auto store) {
-    store(apply<Storage>(derivative, load(static_cast<const Storage*>(grad)), load(static_cast<const Storage*>(saved))),
-          static_cast<Storage*>(dx));
-  });
+  transform<Storage>(n, derivative, static_cast<Storage*>(dx), static_cast<const Storage*>(grad),
+                     static_cast<const Storage*>(saved));
 }
 
 }  // namespace

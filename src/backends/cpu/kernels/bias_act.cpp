@@ -10,13 +10,8 @@ template <class A, class Storage>
 void bias_forward(ConstRows x, const void* bias, Rows y, int64_t rows, int64_t columns, ActivationParams params) {
   const auto p = compute_params<Storage>(params);
   for (int64_t r = 0; r < rows; ++r) {
-    const Storage* x_row = row<Storage>(x, r);
-    Storage* y_row = row<Storage>(y, r);
-    for_each_packet<Storage>(columns, [&](int64_t, auto load, auto store) {
-      store(apply<Storage>([&](auto v, auto b) { return A::value(v + b, p); }, load(x_row),
-                           load(static_cast<const Storage*>(bias))),
-            y_row);
-    });
+    transform<Storage>(columns, [p](auto v, auto b) { return A::value(v + b, p); }, row<Storage>(y, r),
+                       row<Storage>(x, r), static_cast<const Storage*>(bias));
   }
 }
 

@@ -8,12 +8,8 @@ template <class A, class Storage>
 void gated_forward(ConstRows gate, ConstRows up, Rows y, int64_t rows, int64_t columns, ActivationParams params) {
   const auto p = compute_params<Storage>(params);
   for (int64_t r = 0; r < rows; ++r) {
-    const Storage* gate_row = row<Storage>(gate, r);
-    const Storage* up_row = row<Storage>(up, r);
-    Storage* y_row = row<Storage>(y, r);
-    for_each_packet<Storage>(columns, [&](int64_t, auto load, auto store) {
-      store(apply<Storage>([&](auto g, auto u) { return A::value(g, p) * u; }, load(gate_row), load(up_row)), y_row);
-    });
+    transform<Storage>(columns, [p](auto g, auto u) { return A::value(g, p) * u; }, row<Storage>(y, r),
+                       row<Storage>(gate, r), row<Storage>(up, r));
   }
 }
 

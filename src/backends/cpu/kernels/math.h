@@ -1,22 +1,21 @@
-// exp, expm1, log1p, tanh and erf of SIMD vectors.
+// exp, expm1, log1p, tanh, erf and the normal distribution of SIMD vectors.
 //
 // float32: own polynomials, fitted for least maximum error by tools/fit_polynomials.py, after the classical argument
 // reductions (Cody and Waite, "Software Manual for the Elementary Functions", 1980; Muller, "Elementary Functions",
 // 3rd ed.). Straight-line code: no tables and no branches. Errors against the true value are below 2 ulp (a unit in the
-// last place); infinities, NaN, signed zeros and denormals come out as the mathematics has it.
+// last place) for every float32 (benchmarks/accuracy.py); infinities, NaN, signed zeros and denormals come out as the
+// mathematics has it.
 // float64: the SLEEF functions that at::vec uses (1 ulp).
 #pragma once
 
-#include <ATen/cpu/vec/vec.h>
-
-#include <bit>
-#include <cstdint>
 #include <limits>
+
+#include "backends/cpu/kernels/simd.h"
 
 namespace fastops::cpu::CPU_CAPABILITY {
 
-using Floats = at::vec::Vectorized<float>;
-using Doubles = at::vec::Vectorized<double>;
+using at::vec::clamp_max;
+using at::vec::clamp_min;
 
 // Horner's rule, coefficients from the lowest on.
 template <class... Rest>
@@ -24,101 +23,72 @@ Floats polynomial(Floats x, float lowest, Rest... rest) {
   if constexpr (sizeof...(rest) == 0) {
     return Floats(lowest);
   } else {
-    return at::vec::fmadd(polynomial(x, rest...), x, Floats(lowest));
+    return fmadd(polynomial(x, rest...), x, Floats(lowest));
   }
 }
 
-// f of each element, for instruction sets without an instruction for it.
-template <class F>
-Floats each(Floats a, Floats b, F f) {
-  alignas(64) float x[Floats::size()], y[Floats::size()];
-  a.store(x);
-  b.store(y);
-  for (int i = 0; i < Floats::size(); ++i) x[i] = f(x[i], y[i]);
-  return Floats::loadu(x);
-}
+// ln 2 in two parts: products of the first with integers up to 2^11 are exact.
+inline constexpr float ln2_high = 0.693145751953125f;
+inline constexpr float ln2_low = 1.428606765e-6f;
 
-// v * 2^n for an integral n of magnitude below 252, rounded once.
-inline Floats scale(Floats v, Floats n) {
-#if defined(CPU_CAPABILITY_AVX512)
-  return _mm512_scalef_ps(v, n);
-#elif defined(CPU_CAPABILITY_AVX2)
-  // In two steps, as 2^n itself may not be a normal number.
-  const __m256i exponent = _mm256_cvtps_epi32(n);
-  const __m256i half = _mm256_srai_epi32(exponent, 1);
-  const auto power = [](__m256i k) {
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(k, _mm256_set1_epi32(127)), 23));
-  };
-  return _mm256_mul_ps(_mm256_mul_ps(v, power(half)), power(_mm256_sub_epi32(exponent, half)));
-#else
-  return each(v, n, [](float x, float k) {
-    const int32_t exponent = k == k ? static_cast<int32_t>(k) : 0;
-    const auto power = [](int32_t e) { return std::bit_cast<float>((e + 127) << 23); };
-    return x * power(exponent >> 1) * power(exponent - (exponent >> 1));
-  });
-#endif
-}
-
-// The exponent e of x = m * 2^e with m from 3/4 to 3/2; x is positive and normal.
-inline Floats exponent(Floats x) {
-#if defined(CPU_CAPABILITY_AVX512)
-  const __m512i bits = _mm512_sub_epi32(_mm512_castps_si512(x), _mm512_set1_epi32(0x3f400000));
-  return _mm512_cvtepi32_ps(_mm512_srai_epi32(bits, 23));
-#elif defined(CPU_CAPABILITY_AVX2)
-  const __m256i bits = _mm256_sub_epi32(_mm256_castps_si256(x), _mm256_set1_epi32(0x3f400000));
-  return _mm256_cvtepi32_ps(_mm256_srai_epi32(bits, 23));
-#else
-  return each(x, x, [](float a, float) { return static_cast<float>((std::bit_cast<int32_t>(a) - 0x3f400000) >> 23); });
-#endif
-}
-
-inline Floats magnitude(Floats x) { return x & Floats(std::bit_cast<float>(0x7fffffff)); }
-// y with the sign of x, for y that is not negative or has that sign.
-inline Floats with_sign_of(Floats x, Floats y) { return y | (x & Floats(-0.0f)); }
-// a where the mask is set, else b.
-inline Floats choose(Floats mask, Floats a, Floats b) { return Floats::blendv(b, a, mask); }
-
-// x = n ln 2 + r with |r| <= ln(2) / 2, and expm1(r). ln 2 is split so that n times its first part is exact.
-struct ReducedExp {
+// An integer n close to x / ln 2, so that |x - n ln 2| <= ln(2) / 2, and the sum that power_of_two() takes.
+struct Exponent {
+  Floats sum;
   Floats n;
-  Floats expm1_r;
 };
-inline ReducedExp reduce_exp(Floats x) {
-  const Floats n = (x * Floats(1.442695041f)).round();
-  Floats r = at::vec::fmadd(n, Floats(-0.693145751953125f), x);
-  r = at::vec::fmadd(n, Floats(-1.428606765e-6f), r);
-  const Floats q =
-      polynomial(r, 4.999999702e-01f, 1.666654646e-01f, 4.166743532e-02f, 8.366254158e-03f, 1.387063297e-03f);
-  return {n, at::vec::fmadd(r * r, q, r)};
+inline Exponent nearest_exponent(Floats x) {
+  const Floats sum = fmadd(x, Floats(1.442695041f), Floats(rounding_constant));
+  return {sum, sum - Floats(rounding_constant)};
+}
+// x - n ln 2
+inline Floats subtract_exponent(Floats x, Floats n) {
+  return fmadd(n, Floats(-ln2_low), fmadd(n, Floats(-ln2_high), x));
 }
 
-inline Floats exp(Floats x) {
-  // Beyond these bounds the result is 0 or infinite.
-  const ReducedExp e = reduce_exp(at::vec::clamp(x, Floats(-104.0f), Floats(89.0f)));
-  return scale(e.expm1_r + Floats(1.0f), e.n);
+// q in exp(r) = 1 + r + r^2 q(r) for |r| <= ln(2) / 2.
+inline Floats exp_tail(Floats r) {
+  return polynomial(r, 4.999999702e-01f, 1.666654646e-01f, 4.166743532e-02f, 8.366254158e-03f, 1.387063297e-03f);
+}
+inline Floats exp_reduced(Floats r) {
+  return fmadd(fmadd(exp_tail(r), r, Floats(1.0f)), r, Floats(1.0f));
+}
+inline Floats expm1_reduced(Floats r) { return fmadd(r * r, exp_tail(r), r); }
+
+// exp(x) for x from -104, below which it is 0, to 89, above which it is infinite.
+inline Floats exp_bounded(Floats x) {
+  const Floats n = nearest_exponent(x).n;
+  return scale(exp_reduced(subtract_exponent(x, n)), n);
 }
 
+inline Floats exp(Floats x) { return exp_bounded(at::vec::clamp(x, Floats(-104.0f), Floats(89.0f))); }
+
+// exp(-|x|)
+inline Floats decay(Floats x) { return exp_bounded(clamp_min(negative_magnitude(x), Floats(-104.0f))); }
+
+// 2^n (expm1(r) + 1 - 2^-n)
 inline Floats expm1(Floats x) {
-  const ReducedExp e = reduce_exp(at::vec::clamp(x, Floats(-20.0f), Floats(89.0f)));
-  // Half of it, as 2^n may be infinite where the result is not.
-  const Floats half_power = scale(Floats(0.5f), e.n);
-  const Floats half = at::vec::fmadd(half_power, e.expm1_r, half_power - Floats(0.5f));
-  // For n = 0 the halves are not exact where they are denormal; -0 has lost its sign in the reduction.
-  return with_sign_of(x, choose(e.n == Floats(0.0f), e.expm1_r, half + half));
+  const Floats bounded = at::vec::clamp(x, Floats(-20.0f), Floats(89.0f));
+  const Floats n = nearest_exponent(bounded).n;
+  const Floats one(1.0f);
+  const Floats shifted = expm1_reduced(subtract_exponent(bounded, n)) + (one - scale(one, n.neg()));
+  // -0 has lost its sign in the reduction.
+  return with_sign_of(x, scale(shifted, n));
 }
 
-// With E = exp(-2 |x|), tanh(|x|) = (1 - E) / (1 + E), or 1 - 2 E / (1 + E) where that is more exact; from |x| = 10 on
-// it is 1. E = 2^n (1 + p), and 1 + 2^n and 1 - 2^n are exact as long as they matter.
+// tanh(|x|) = -E / (E + 2) with E = expm1(-2 |x|); from |x| = 9.5 on it is 1. The reduction is that of 2 |x| with
+// everything halved, -|x| = n ln(2) / 2 + r, and the coefficients those of exp_tail(2r). As n is small and E matters less
+// the larger it is, ln 2 need not be split.
 inline Floats tanh(Floats x) {
-  const Floats one(1.0f);
-  const ReducedExp e = reduce_exp(at::vec::clamp(magnitude(x) * Floats(-2.0f), Floats(-20.0f), Floats(0.0f)));
-  const Floats power = scale(one, e.n);
-  const Floats denominator = at::vec::fmadd(power, e.expm1_r, one + power);
-  const Floats difference = at::vec::fmadd(power.neg(), e.expm1_r, one - power);
-  const Floats twice = at::vec::fmadd(power + power, e.expm1_r, power + power);
-  const Floats large = e.n < Floats(-2.0f);
-  const Floats quotient = choose(large, twice, difference) / denominator;
-  return with_sign_of(x, choose(large, one - quotient, magnitude(quotient)));
+  const Floats a = clamp_min(negative_magnitude(x), Floats(-9.5f));
+  const Floats constant(rounding_constant + 1.0f);
+  const Floats sum = fmadd(a, Floats(2.885390082f), constant);
+  const Floats twice_power = power_of_two(sum);
+  const Floats r = fmadd(sum - constant, Floats(-0.3465735903f), a);
+  const Floats tail = polynomial(r, 9.999999404e-01f, 6.666618586e-01f, 3.333394825e-01f, 1.338600665e-01f,
+                                 4.438602552e-02f);
+  const Floats half_expm1 = fmadd(r * r, tail, r);
+  const Floats e = fmadd(twice_power, half_expm1, fmadd(twice_power, Floats(0.5f), Floats(-1.0f)));
+  return with_sign_of(x, quotient_by_sum(e, Floats(2.0f)));
 }
 
 inline Floats log1p(Floats x) {
@@ -129,31 +99,80 @@ inline Floats log1p(Floats x) {
   const Floats f = scale(u, e.neg()) - Floats(1.0f);
   const Floats q = polynomial(f, 3.333345056e-01f, -2.500010431e-01f, 1.999082118e-01f, -1.664698571e-01f,
                               1.447824836e-01f, -1.316401660e-01f, 1.046982333e-01f, -4.512202367e-02f);
-  Floats tail = at::vec::fmadd(e, Floats(1.428606765e-6f), lost);
-  tail = at::vec::fmadd(f * f, at::vec::fmadd(f, q, Floats(-0.5f)), tail);
-  Floats result = at::vec::fmadd(e, Floats(0.693145751953125f), f + tail);
+  Floats tail = fmadd(e, Floats(ln2_low), lost);
+  tail = fmadd(f * f, fmadd(f, q, Floats(-0.5f)), tail);
+  Floats result = fmadd(e, Floats(ln2_high), f + tail);
   constexpr float infinity = std::numeric_limits<float>::infinity();
-  result = choose(magnitude(x) < Floats(0x1p-24f), x, result);
-  result = choose(x == Floats(infinity), x, result);
-  result = choose(x == Floats(-1.0f), Floats(-infinity), result);
-  return choose(x < Floats(-1.0f), Floats(std::numeric_limits<float>::quiet_NaN()), result);
+  result = choose(less(magnitude(x), Floats(0x1p-24f)), x, result);
+  result = choose(equal(x, Floats(infinity)), x, result);
+  result = choose(equal(x, Floats(-1.0f)), Floats(-infinity), result);
+  return choose(less(x, Floats(-1.0f)), Floats(std::numeric_limits<float>::quiet_NaN()), result);
+}
+
+// log(1 + exp(x)): near 0, where max(x, 0) and the logarithm would both be rounded, x/2 + log(2 cosh(x/2)), and beyond
+// max(x, 0) + log1p(e), e = exp(-|x|), with log1p(e) = e + e^2 q(e) and what was lost in rounding e.
+inline Floats log1p_exp(Floats x) {
+  const Floats one(1.0f);
+  const Floats square = x * x;
+  const Floats even =
+      square * polynomial(square, 1.249998808e-01f, -5.207153969e-03f, 3.435676044e-04f, -2.179118383e-05f);
+  const Floats near = fmadd(x, Floats(0.5f), even) + Floats(6.931471806e-01f);
+
+  const Floats argument = clamp_min(negative_magnitude(x), Floats(-104.0f));
+  const Floats n = nearest_exponent(argument).n;
+  const Floats p = expm1_reduced(subtract_exponent(argument, n));
+  const Floats sum = p + one;
+  const Floats e = scale(sum, n);
+  const Floats lost = scale(p - (sum - one), n);
+  const Floats q = polynomial(e, -4.999993145e-01f, 3.333047628e-01f, -2.495824695e-01f, 1.969374567e-01f,
+                              -1.535084993e-01f, 1.067316905e-01f, -5.759408697e-02f, 2.016826533e-02f,
+                              -3.310628003e-03f);
+  const Floats log1p_e = fmadd(e * e, q, subtract_product(lost, lost, e)) + e;
+  return choose(less(magnitude(x), one), near, clamp_min(x, Floats(0.0f)) + log1p_e);
+}
+
+// x - tanh(x), where both are close a polynomial; never -0.
+inline Floats tanh_remainder(Floats x) {
+  const Floats square = x * x;
+  const Floats q = polynomial(square, 3.333333135e-01f, -1.333309859e-01f, 5.392243713e-02f, -2.153774351e-02f,
+                              7.750955410e-03f, -1.758698374e-03f);
+  return choose(less(magnitude(x), Floats(0.7f)), fmadd(x * square, q, Floats(0.0f)), x - tanh(x));
 }
 
 // Up to 1 a polynomial in x; beyond, 1 - exp(-x q(x)), which is 1 from 3.95 on.
 inline Floats erf(Floats x) {
   const Floats a = magnitude(x);
-  const Floats near =
-      at::vec::fmadd(a,
-                     polynomial(a * a, 1.283791661e-01f, -3.761262596e-01f, 1.128357872e-01f, -2.685334720e-02f,
-                                5.187162198e-03f, -7.997853099e-04f, 7.806903159e-05f),
-                     a);
-  const Floats t = at::vec::clamp(a, Floats(0.0f), Floats(3.95f));
-  const ReducedExp e =
-      reduce_exp((t * polynomial(t, 1.128694296e+00f, 6.349697113e-01f, 1.065305397e-01f, -2.400976047e-02f,
-                                 3.757316852e-03f, -3.505490604e-04f, 1.395779600e-05f))
-                     .neg());
-  const Floats far = Floats(1.0f) - scale(e.expm1_r + Floats(1.0f), e.n);
-  return with_sign_of(x, choose(a > Floats(1.0f), far, near));
+  const Floats near = fmadd(a,
+                            polynomial(a * a, 1.283791661e-01f, -3.761262596e-01f, 1.128357872e-01f, -2.685334720e-02f,
+                                       5.187162198e-03f, -7.997853099e-04f, 7.806903159e-05f),
+                            a);
+  const Floats t = clamp_max(a, Floats(3.95f));
+  const Floats q = polynomial(t, 1.128694296e+00f, 6.349697113e-01f, 1.065305397e-01f, -2.400976047e-02f,
+                              3.757316852e-03f, -3.505490604e-04f, 1.395779600e-05f);
+  const Floats far = Floats(1.0f) - exp_bounded((t * q).neg());
+  return with_sign_of(x, choose(less(Floats(1.0f), a), far, near));
+}
+
+// The standard normal distribution: with a = |x|, its lower tail Phi(-a) = exp(-a^2/2) R(a), where R, the Mills ratio over
+// sqrt(2 pi), is a rational function. a^2 is taken with the part that rounding loses, which the exponential magnifies.
+// Relative error of the cumulative distribution below 4 ulp down to the denormals, where PyTorch's is absolute.
+struct NormalFloats {
+  Floats cumulative;
+  Floats density;
+};
+inline NormalFloats normal(Floats x) {
+  const Floats a = clamp_max(magnitude(x), Floats(14.5f));  // both are 0 from there on
+  const Floats square = a * a;
+  const Floats lost = fmadd(a, a, square.neg());  // exact where the hardware has fused multiplication
+  const Floats argument = square * Floats(-0.5f);
+  const Floats n = nearest_exponent(argument).n;
+  const Floats r = fmadd(lost, Floats(-0.5f), subtract_exponent(argument, n));
+  const Floats e = scale(exp_reduced(r), n);
+  const Floats numerator = polynomial(a, 5.000000000e-01f, 4.375949502e-01f, 1.826815456e-01f, 4.043642431e-02f, 4.084072076e-03f);
+  const Floats denominator = polynomial(a, 1.0f, 1.673074722e+00f, 1.200279832e+00f, 4.680000842e-01f, 1.013656259e-01f, 1.023712941e-02f);
+  const Floats tail = e * bounded_quotient(numerator, denominator);
+  const Floats zero(0.0f);
+  return {choose(less(zero, x), Floats(1.0f) - tail, tail), e * Floats(0.3989422804f)};
 }
 
 inline Doubles exp(Doubles x) { return x.exp(); }

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "activations/scalar_of.h"
+#include "activations/functions.h"
 #include "backends/cpu/kernels.h"
 #include "backends/cpu/kernels/math.h"
 
@@ -19,7 +19,7 @@ namespace fastops::cpu::CPU_CAPABILITY {
 template <class S>
 struct Vec {
   using scalar = S;
-  using Base = at::vec::Vectorized<S>;
+  using Base = Vectorized<S>;
   static constexpr int64_t width = Base::size();
 
   Base v;
@@ -34,14 +34,11 @@ struct Vec {
   friend Vec operator*(Vec a, Vec b) { return a.v * b.v; }
   friend Vec operator/(Vec a, Vec b) { return a.v / b.v; }
 
-  struct Mask {
-    Base bits;
-  };
-  friend Mask operator<(Vec a, Vec b) { return {a.v < b.v}; }
-  friend Mask operator<=(Vec a, Vec b) { return {a.v <= b.v}; }
-  friend Mask operator>(Vec a, Vec b) { return {a.v > b.v}; }
-  friend Mask operator>=(Vec a, Vec b) { return {a.v >= b.v}; }
-  friend Vec select(Mask mask, Vec a, Vec b) { return Base::blendv(b.v, a.v, mask.bits); }
+  friend Mask<S> operator<(Vec a, Vec b) { return less(a.v, b.v); }
+  friend Mask<S> operator<=(Vec a, Vec b) { return less_equal(a.v, b.v); }
+  friend Mask<S> operator>(Vec a, Vec b) { return less(b.v, a.v); }
+  friend Mask<S> operator>=(Vec a, Vec b) { return less_equal(b.v, a.v); }
+  friend Vec select(Mask<S> mask, Vec a, Vec b) { return choose(mask, a.v, b.v); }
 
   friend Vec exp(Vec a) { return CPU_CAPABILITY::exp(a.v); }
   friend Vec expm1(Vec a) { return CPU_CAPABILITY::expm1(a.v); }
@@ -49,6 +46,35 @@ struct Vec {
   friend Vec tanh(Vec a) { return CPU_CAPABILITY::tanh(a.v); }
   friend Vec erf(Vec a) { return CPU_CAPABILITY::erf(a.v); }
 };
+
+// ---- what is faster here than the definitions in activations/functions.h ----
+
+template <class S, class B, class C>
+Vec<S> multiply_add(Vec<S> a, B b, C c) {
+  return fmadd(a.v, Vec<S>(b).v, Vec<S>(c).v);
+}
+template <class S>
+Vec<S> clamp(Vec<S> x, S low, S high) {
+  return at::vec::clamp(x.v, Vectorized<S>(low), Vectorized<S>(high));
+}
+template <class S>
+Vec<S> at_most(Vec<S> x, S high) {
+  return clamp_max(x.v, Vectorized<S>(high));
+}
+template <class S>
+Vec<S> at_least(Vec<S> x, S low) {
+  return clamp_min(x.v, Vectorized<S>(low));
+}
+inline Vec<float> quotient(Vec<float> a, Vec<float> b) { return quotient(a.v, b.v); }
+inline Vec<float> quotient_by_sum(Vec<float> a, float b) { return quotient_by_sum(a.v, Floats(b)); }
+inline Vec<float> reciprocal(Vec<float> b) { return reciprocal(b.v); }
+inline Vec<float> decay(Vec<float> x) { return decay(x.v); }
+inline Vec<float> log1p_exp(Vec<float> x) { return log1p_exp(x.v); }
+inline Vec<float> tanh_remainder(Vec<float> x) { return tanh_remainder(x.v); }
+inline activations::Normal<Vec<float>> normal(Vec<float> x) {
+  const auto [cumulative, density] = normal(x.v);
+  return {cumulative, density};
+}
 
 // The type that a storage type is computed with.
 template <class Storage>
@@ -89,10 +115,22 @@ struct Packet {
 
 // f of the corresponding parts.
 template <class Storage, class F, class... In>
-Packet<Storage> apply(F f, const In&... in) {
+C10_ALWAYS_INLINE Packet<Storage> apply(F f, const In&... in) {
   Packet<Storage> out;
   for (int k = 0; k < Packet<Storage>::parts; ++k) out.part[k] = f(in.part[k]...);
   return out;
+}
+
+// y[i] = f(x[i]...) for n elements. The last ones go through the same vector code as the others: a result never depends
+// on its place in the tensor.
+template <class Storage, class F, class... In>
+void transform(int64_t n, F f, Storage* y, const In*... x) {
+  constexpr int64_t width = Packet<Storage>::width;
+  int64_t i = 0;
+  for (; i + width <= n; i += width) apply<Storage>(f, Packet<Storage>::load(x + i)...).store(y + i);
+  if (const int64_t count = n - i; count > 0) {
+    apply<Storage>(f, Packet<Storage>::load(x + i, count)...).store(y + i, count);
+  }
 }
 
 // Calls step(i, load, store) for each packet of a row of n elements; load and store take part of a packet at the end.

@@ -1,0 +1,320 @@
+"""The largest errors over every float32 of the elementary functions and the activations, and PyTorch's beside them.
+
+``python benchmarks/accuracy.py`` takes an hour or so on two cores and writes ``docs/accuracy.md``; with ``--stride 1000``
+it tries every thousandth float32 and takes seconds. What is done is kept in ``build/accuracy.json``: an interrupted run
+goes on where it was. It needs a clone, as it compiles ``math_functions.cpp``, and g++ or clang.
+
+The reference is float64, by formulas without cancellation; its own error is some 1e-16 relative, 1e-9 of what is
+measured. The unit is the distance between neighbouring float32 numbers at the true value (ulp), so half a unit is the best
+that any float32 result can do. Where values are so small that exp(-x) overflows on the way there, formulas flush to zero
+(PyTorch's as well as ours): for the activations, values below 2^-98 in magnitude count with the unit of 2^-98, which is
+2^-121. For the elementary functions the unit is that of the value, down to the denormals.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import math
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import fastops
+
+ROOT = Path(__file__).resolve().parent.parent
+STATE = ROOT / "build" / "accuracy.json"
+CHUNK = 1 << 17
+FINITE = 0x7F800000  # bit patterns of the finite numbers of either sign
+
+Function = Callable[[Tensor], Tensor]
+
+
+class Case(NamedTuple):
+    reference: Function
+    ours: Function
+    pytorch: Function
+    smallest: float  # where the unit stops shrinking
+
+
+# ---- what is measured ----
+
+
+def elementary_functions() -> dict[str, Case]:
+    """The functions of math.h, compiled for the instruction set in use."""
+    library = compile_math_functions()
+
+    def ours(name: str) -> Function:
+        function = getattr(library, f"math_{name}")
+        function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
+
+        def call(x: Tensor) -> Tensor:
+            padded = F.pad(x, (0, -len(x) % 16))
+            y = torch.empty_like(padded)
+            function(padded.data_ptr(), y.data_ptr(), len(padded))
+            return y[: len(x)]
+
+        return call
+
+    names = ["exp", "expm1", "log1p", "tanh", "erf"]
+    return {name: Case(getattr(torch, name), ours(name), getattr(torch, name), 2.0**-126) for name in names}
+
+
+def compile_math_functions() -> ctypes.CDLL:
+    tier = fastops._C.cpu_capability().upper()
+    flags = {"AVX512": "-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c", "AVX2": "-mavx2 -mfma -mf16c"}
+    torch_root = Path(torch.__file__).parent
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "math_functions.so"
+        subprocess.run(
+            [
+                *[os.environ.get("CXX", "g++"), "-std=c++20", "-O3", "-shared", "-fPIC", "-ffp-contract=off"],
+                *["-fno-math-errno", "-fno-trapping-math", f"-DCPU_CAPABILITY={tier}", f"-DCPU_CAPABILITY_{tier}"],
+                *flags.get(tier, "").split(),
+                *[f"-I{ROOT / 'src'}", "-isystem", torch_root / "include", ROOT / "benchmarks/math_functions.cpp"],
+                *["-o", output, f"-L{torch_root / 'lib'}", "-ltorch_cpu", "-lc10"],
+            ],
+            check=True,
+        )
+        return ctypes.CDLL(str(output))
+
+
+def logistic(x: Tensor) -> Tensor:
+    e = torch.exp(-x.abs())
+    return torch.where(x < 0, e, 1.0) / (1 + e)
+
+
+def logistic_slope(x: Tensor) -> Tensor:
+    e = torch.exp(-x.abs())
+    return e / (1 + e) ** 2
+
+
+def gelu_tanh_argument(x: Tensor) -> Tensor:
+    return 2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
+
+
+def normal_cumulative(x: Tensor) -> Tensor:
+    return 0.5 * torch.special.erfc(-x * math.sqrt(0.5))
+
+
+def tanhshrink(x: Tensor) -> Tensor:
+    s = x * x
+    series = x * s * (1 / 3 - s * (2 / 15 - s * (17 / 315 - s * (62 / 2835 - s * 1382 / 155925))))
+    return torch.where(x.abs() < 0.1, series, x - torch.tanh(x))
+
+
+def mish_parts(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    e = torch.exp(x.clamp(max=40))
+    w = e * (e + 2)
+    return e, w, w + 2
+
+
+def mish_slope(x: Tensor) -> Tensor:
+    e, w, d = mish_parts(x)
+    return w / d + x.clamp(max=40) * 4 * e * (e + 1) / d**2
+
+
+SELU_SCALE = 1.0507009873554804934193349852946
+SELU_ALPHA = 1.6732632423543772848170429916717
+GELU_TANH_SLOPE = 2 * math.sqrt(2 / math.pi)
+
+# Value and derivative in float64, for the activations whose formula in PyTorch is not as good there.
+REFERENCES: dict[str, tuple[Function, Function]] = {
+    "identity": (lambda x: x, torch.ones_like),
+    "elu": (lambda x: torch.where(x < 0, torch.expm1(x), x), lambda x: torch.exp(x.clamp(max=0))),
+    "selu": (
+        lambda x: SELU_SCALE * torch.where(x < 0, SELU_ALPHA * torch.expm1(x), x),
+        lambda x: SELU_SCALE * torch.where(x <= 0, SELU_ALPHA * torch.exp(x), 1.0),
+    ),
+    "gelu": (
+        lambda x: x * normal_cumulative(x),
+        lambda x: normal_cumulative(x) + x * torch.exp(-x * x / 2) / math.sqrt(2 * math.pi),
+    ),
+    "gelu_tanh": (
+        lambda x: x * logistic(gelu_tanh_argument(x)),
+        lambda x: (
+            logistic(gelu_tanh_argument(x))
+            + x * logistic_slope(gelu_tanh_argument(x)) * GELU_TANH_SLOPE * (1 + 3 * 0.044715 * x * x)
+        ),
+    ),
+    "quick_gelu": (
+        lambda x: x * logistic(1.702 * x),
+        lambda x: logistic(1.702 * x) + 1.702 * x * logistic_slope(1.702 * x),
+    ),
+    "silu": (lambda x: x * logistic(x), lambda x: logistic(x) + x * logistic_slope(x)),
+    "mish": (lambda x: x * (mish_parts(x)[1] / mish_parts(x)[2]), mish_slope),
+    "softplus": (
+        lambda x: torch.where(x > 20, x, x.clamp(min=0) + torch.log1p(torch.exp(-x.abs()))),
+        lambda x: torch.where(x > 20, 1.0, logistic(x)),
+    ),
+    "sigmoid": (logistic, logistic_slope),
+    "tanh": (torch.tanh, lambda x: 4 * logistic_slope(2 * x)),
+    "tanhshrink": (tanhshrink, lambda x: torch.tanh(x) ** 2),
+    "hardswish": (
+        lambda x: x * ((x + 3).clamp(0, 6) / 6),
+        lambda x: torch.where(x <= -3, 0.0, torch.where(x < 3, x / 3 + 0.5, 1.0)),
+    ),
+    "hardsigmoid": (
+        lambda x: (x + 3).clamp(0, 6) / 6,
+        lambda x: ((x > -3) & (x < 3)).to(x) / 6,
+    ),
+}
+
+PYTORCH: dict[str, Function] = {
+    "identity": torch.clone,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
+    "relu_squared": lambda x: F.relu(x).square(),
+}
+
+
+def pytorch_function(name: str) -> Function:
+    return PYTORCH.get(name) or getattr(F, name, None) or getattr(torch, name)
+
+
+def derivative(function: Function) -> Function:
+    def call(x: Tensor) -> Tensor:
+        leaf = x.detach().clone().requires_grad_()
+        return torch.autograd.grad(function(leaf), leaf, torch.ones_like(leaf))[0]
+
+    return call
+
+
+def activations(gradients: bool) -> dict[str, Case]:
+    cases = {}
+    for entry in fastops._C.activations():
+        name = entry["name"]
+        pytorch, ours = pytorch_function(name), getattr(fastops.functional, name)
+        value, slope = REFERENCES.get(name, (pytorch, derivative(pytorch)))
+        if gradients:
+            cases[name] = Case(slope, derivative(ours), derivative(pytorch), 2.0**-98)
+        else:
+            cases[name] = Case(value, ours, pytorch, 2.0**-98)
+    return cases
+
+
+# ---- how ----
+
+
+class Worst(NamedTuple):
+    """The largest error in ulp, and where it is."""
+
+    error: float
+    x: float
+
+
+def errors(result: Tensor, exact: Tensor, smallest: float) -> Tensor:
+    """The error of each element in units of the last place."""
+    bits_of_exponent = 0x7FF0000000000000
+    unit = (exact.view(torch.int64) & bits_of_exponent).view(torch.float64).clamp_(min=smallest).mul_(2.0**-23)
+    error = (result.double() - exact).abs_().div_(unit)
+    # Values beyond the largest float32 (and half a unit) are infinite.
+    infinite = exact.abs() >= (2 - 2.0**-24) * 2.0**127
+    right = torch.where(infinite, result.double() == exact.sign() * math.inf, result.isnan() == exact.isnan())
+    return torch.where(right, torch.where(infinite, 0.0, error.nan_to_num_(nan=0.0)), math.inf)
+
+
+def measure(case: Case, stride: int) -> tuple[Worst, Worst]:
+    """The worst of fastops and of PyTorch over every `stride`-th finite float32."""
+    worst = [Worst(-1.0, 0.0), Worst(-1.0, 0.0)]
+    for sign in (0, -(1 << 31)):
+        for begin in range(0, FINITE, CHUNK * stride):
+            pattern = torch.arange(begin, min(FINITE, begin + CHUNK * stride), stride, dtype=torch.int64) + sign
+            x = pattern.to(torch.int32).view(torch.float32)
+            exact = case.reference(x.double())
+            for i, function in enumerate((case.ours, case.pytorch)):
+                error = errors(function(x), exact, case.smallest)
+                largest = error.amax().item()
+                if largest > worst[i].error:
+                    worst[i] = Worst(largest, x[error.argmax()].item())
+    return worst[0], worst[1]
+
+
+def measured(kept: dict[str, list[list[float]]], key: str, case: Case, stride: int) -> None:
+    """Adds the case to what is kept, unless it is there."""
+    if key not in kept:
+        kept[key] = [list(worst) for worst in measure(case, stride)]
+        STATE.parent.mkdir(exist_ok=True)
+        STATE.write_text(json.dumps(kept, indent=1))
+    print(key, kept[key], flush=True)
+
+
+# ---- the report ----
+
+
+def number(value: float) -> str:
+    return "inf" if math.isinf(value) else f"{value:.3f}" if value < 1000 else f"{value:.1e}"
+
+
+def table(kept: dict[str, list[list[float]]], kind: str) -> str:
+    lines = ["| | fastops, ulp | at x | PyTorch, ulp | at x |", "|---|---|---|---|---|"]
+    for key, (ours, pytorch) in kept.items():
+        if key.startswith(f"{kind} "):
+            name = key.split()[1]
+            lines.append(f"| {name} | {number(ours[0])} | {ours[1]:.8g} | {number(pytorch[0])} | {pytorch[1]:.8g} |")
+    return "\n".join(lines)
+
+
+def report(kept: dict[str, list[list[float]]], stride: int, gradient_stride: int) -> str:
+    tried = "every float32" if stride == 1 else f"every {stride}th float32"
+    vendor = "MKL's" if torch.backends.mkl.is_available() else "SLEEF's"
+    return f"""# Accuracy
+
+Written by `benchmarks/accuracy.py`, which says how it is measured: {fastops._C.cpu_capability()} kernels, torch
+{torch.__version__}. The unit is the distance of neighbouring float32 numbers at the true value; half a unit is the best
+possible. 16-bit types are computed in float32 and rounded once; `tests/test_sixteen_bits.py` tries all of their values.
+
+## Elementary functions
+
+The largest error over {tried}. The bound is 2. (PyTorch's functions here are {vendor}.)
+
+{table(kept, "function")}
+
+## Activations
+
+The largest error over {tried}; below 2^-98 the unit is that of 2^-98. The bound is PyTorch's own error, or 2 where the
+activation is an elementary function.
+
+{table(kept, "value")}
+
+## Gradients
+
+The largest error of the gradient over every {gradient_stride}th float32, the incoming gradient being 1. Near the zeros of a
+derivative its terms cancel, so that the unit there is small for what any formula in float32 can do.
+
+{table(kept, "gradient")}
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--stride", type=int, default=1, help="try every STRIDE-th float32 (default: every one)")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "accuracy.md", help="the report")
+    parser.add_argument("--afresh", action="store_true", help="forget what an earlier run has measured")
+    parser.add_argument("names", nargs="*", help="only these")
+    arguments = parser.parse_args()
+    gradient_stride = 61 * arguments.stride
+    resume = STATE.exists() and not arguments.afresh and arguments.stride == 1
+    kept = json.loads(STATE.read_text()) if resume else {}
+    kinds = [
+        ("function", elementary_functions(), arguments.stride),
+        ("value", activations(gradients=False), arguments.stride),
+        ("gradient", activations(gradients=True), gradient_stride),
+    ]
+    for kind, cases, stride in kinds:
+        for name, case in cases.items():
+            if not arguments.names or name in arguments.names:
+                measured(kept, f"{kind} {name}", case, stride)
+    arguments.out.write_text(report(kept, arguments.stride, gradient_stride))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+// What every activation has, whatever its formula.
+#pragma once
+
+#include "activations/functions.h"
+
+namespace fastops {
+
+// The parameters of an activation, in the order of its line in table.h. Unused ones are 0.
+template <class S>
+struct Params {
+  S first;
+  S second;
+};
+
+namespace activations {
+
+// What most activations share: any parameters are valid and the derivative needs the input.
+struct ActivationBase {
+  enum { has_gradient_from_output = 0 };
+  template <class S>
+  static bool valid(Params<S>) {
+    return true;
+  }
+  // Whether gradient_from_output holds for these parameters.
+  template <class S>
+  static bool output_suffices(Params<S>) {
+    return false;
+  }
+};
+
+// What activations share whose derivative follows from their output, whatever the parameters.
+struct OutputActivation : ActivationBase {
+  enum { has_gradient_from_output = 1 };
+  template <class S>
+  static bool output_suffices(Params<S>) {
+    return true;
+  }
+};
+
+}  // namespace activations
+}  // namespace fastops

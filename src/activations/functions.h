@@ -1,0 +1,104 @@
+// Functions that the formulas of several activations share, beyond what every number type offers (README.md).
+//
+// Each has a definition here that serves any number type. A number type that knows a faster or more exact way overloads
+// the function in its own namespace, as backends/cpu/kernels/vec.h does.
+#pragma once
+
+#include "activations/scalar_of.h"
+
+namespace fastops {
+namespace activations {
+
+// a * b + c, rounded once where that is as fast.
+template <class T, class B, class C>
+T multiply_add(T a, B b, C c) {
+  return a * b + c;
+}
+
+template <class T, class S>
+T clamp(T x, S low, S high) {
+  return select(x < low, low, select(x > high, high, x));
+}
+
+template <class T, class S>
+T at_most(T x, S high) {
+  return select(x > high, high, x);
+}
+
+template <class T, class S>
+T at_least(T x, S low) {
+  return select(x < low, low, x);
+}
+
+// a / b for b >= 1, which may be infinite.
+template <class T>
+T quotient(T a, T b) {
+  return a / b;
+}
+
+// a / (a + b) for positive a and b whose sum is from 1 to 1e30.
+template <class T, class S>
+T quotient_by_sum(T a, S b) {
+  return a / (a + b);
+}
+
+// 1 / b for b from 1 to 1e30.
+template <class T>
+T reciprocal(T b) {
+  using S = ScalarOf<T>;
+  return S(1) / b;
+}
+
+// exp(-|x|), which does not overflow. As a choice between x and -x it has derivatives at 0 that fit those of its users.
+template <class T>
+T decay(T x) {
+  using S = ScalarOf<T>;
+  return exp(select(x < S(0), x, -x));
+}
+
+// log(1 + exp(x)), which does not overflow.
+template <class T>
+T log1p_exp(T x) {
+  using S = ScalarOf<T>;
+  return at_least(x, S(0)) + log1p(decay(x));
+}
+
+// x - tanh(x)
+template <class T>
+T tanh_remainder(T x) {
+  return x - tanh(x);
+}
+
+// The logistic function 1 / (1 + exp(-x)) and what it lacks to 1, 1 / (1 + exp(x)); its derivative is their product.
+// Nothing overflows or cancels, here and in derivatives.
+template <class T>
+struct Logistic {
+  T value;
+  T complement;
+};
+
+template <class T>
+Logistic<T> logistic(T x) {
+  using S = ScalarOf<T>;
+  const T e = decay(x);
+  const T large = reciprocal(e + S(1));
+  const T small = e * large;
+  return {select(x < S(0), small, large), select(x < S(0), large, small)};
+}
+
+// The distribution function of the standard normal distribution and its derivative.
+template <class T>
+struct Normal {
+  T cumulative;
+  T density;
+};
+
+template <class T>
+Normal<T> normal(T x) {
+  using S = ScalarOf<T>;
+  return {(erf(x * S(0.70710678118654752440)) + S(1)) * S(0.5),
+          exp(x * x * S(-0.5)) * S(0.39894228040143267794)};
+}
+
+}  // namespace activations
+}  // namespace fastops

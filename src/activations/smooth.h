@@ -1,0 +1,195 @@
+// The activations that are made of exponentials.
+#pragma once
+
+#include "activations/base.h"
+
+namespace fastops {
+namespace activations {
+
+// alpha = first
+struct ELU : OutputActivation {
+  // A negative alpha makes positive outputs of negative inputs.
+  template <class S>
+  static bool output_suffices(Params<S> p) {
+    return p.first >= S(0);
+  }
+  template <class T, class S>
+  static T value(T x, Params<S> p) {
+    return select(x < S(0), expm1(x) * p.first, x);
+  }
+  template <class T, class G, class S>
+  static T gradient(G g, T x, Params<S> p) {
+    return select(x <= S(0), g * p.first * exp(x), g);
+  }
+  template <class T, class G, class S>
+  static T gradient_from_output(G g, T y, Params<S> p) {
+    return select(y <= S(0), g * (y + p.first), g);
+  }
+};
+
+// Klambauer et al., "Self-Normalizing Neural Networks", 2017: scale * ELU(x, alpha).
+struct SELU : OutputActivation {
+  template <class S>
+  static S scale() {
+    return S(1.0507009873554804934193349852946);
+  }
+  template <class S>
+  static S alpha_scale() {
+    return S(1.6732632423543772848170429916717 * 1.0507009873554804934193349852946);
+  }
+  template <class T, class S>
+  static T value(T x, Params<S>) {
+    return select(x < S(0), expm1(x) * alpha_scale<S>(), x * scale<S>());
+  }
+  template <class T, class G, class S>
+  static T gradient(G g, T x, Params<S>) {
+    return select(x <= S(0), g * alpha_scale<S>() * exp(x), g * scale<S>());
+  }
+  template <class T, class G, class S>
+  static T gradient_from_output(G g, T y, Params<S>) {
+    return select(y <= S(0), g * (y + alpha_scale<S>()), g * scale<S>());
+  }
+};
+
+// Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016: x * Phi(x), Phi the normal distribution function.
+struct GELU : ActivationBase {
+  template <class T, class S>
+  static T value(T x, Params<S>) {
+    return x * normal(x).cumulative;
+  }
+  template <class T, class G, class S>
+  static T gradient(G g, T x, Params<S>) {
+    const Normal<T> phi = normal(x);
+    return multiply_add(x, phi.density, phi.cumulative) * g;
+  }
+};
+
+// The tanh approximation of GELU, x/2 * (1 + tanh(u)) with u = sqrt(2/pi) * (x + 0.044715 x^3). As (1 + tanh(u)) / 2 is
+// the logistic function of 2u, it takes one exponential, and nothing cancels for negative x.
+struct GELUTanh : ActivationBase {
+  template <class S>
+  static S linear() {
+    return S(1.59576912160573071176);  // 2 sqrt(2/pi)
+  }
+  template <class S>
+  static S cubic() {
+    return linear<S>() * S(0.044715);
+  }
+  template <class T, class S>
+  static T value(T x, Params<S>) {
+    const T minus_2u = multiply_add(x * x, -cubic<S>(), -linear<S>()) * x;
+    return quotient(x, exp(minus_2u) + S(1));
+  }
+  template <class T, class G, class S>
+  static T gradient(G g, T x, Params<S>) {
+    const T square = x * x;
+    const Logistic<T> s = logistic(multiply_add(square, cubic<S>(), linear<S>()) * x);
+    const T twice_u_slope = multiply_add(square, cubic<S>() * S(3), linear<S>());
+    return multiply_add(x * s.value, s.complement * twice_u_slope, s.value) * g;
+  }
+};
+
+// x * sigmoid(1.702 x), the sigmoid approximation of Hendrycks and Gimpel, as CLIP uses it.
+struct QuickGELU : ActivationBase {
+  template <class T, class S>
+  static T value(T x, Params<S>) {
+    return quotient(x, exp(x * S(-1.702)) + S(1));
+  }
+  template <class T, class G, class S>
+  static T gradient(G g, T x, Params<S>) {
+    const Logistic<T> s = logistic(x * S(1.702));
+    return multiply_add(x * s.value, s.complement * S(1.702), s.value) * g;
+  }
+};
+
+struct SiLU : ActivationBase {
+  template <class T, class S>
+  static T value(T x, Params<S>) {
+    return quotient(x, exp(-x) + S(1));
+  }
+  template <class T, class G, class S>
+  static T gradient(G g, T x, Params<S>) {
+    const Logistic<T> s = logistic(x);
+    return multiply_add(s.complement, x, S(1)) * s.value * g;
+  }
+};
+
+// Misra, "Mish", 2019: x * tanh(softplus(x)). With e = exp(x) and w = e (e + 2), tanh(softplus(x)) = w / (w + 2), whose
+// derivative is 4 e (e + 1) / (w + 2)^2: one exponential and one division serve both. Past x = 25 the tanh is 1 to every
+// dtype's last bit and its derivative negligible; the bound keeps e^3 finite.
+struct Mish : ActivationBase {
+  template <class T, class S>
+  static T value(T x, Params<S>) {
+    const T e = exp(at_most(x, S(25)));
+    return x * quotient_by_sum(multiply_add(e, e, e * S(2)), S(2));
+  }
+  // With q = e / (w + 2): q (e + 2) + x q * 4 (e + 1) / (w + 2)
+  template <class T, class G, class S>
+  static T gradient(G g, T x, Params<S>) {
+    const T bounded = at_most(x, S(25));
+    const T e = exp(bounded);
+    const T r = reciprocal(multiply_add(e + S(2), e, S(2)));
+    const T q = e * r;
+    return multiply_add(bounded * q, multiply_add(e, S(4), S(4)) * r, (e + S(2)) * q) * g;
+  }
+};
+
+// beta = first, threshold = second. Below the threshold, however large that is, nothing overflows.
+struct Softplus : ActivationBase {
+  template <class T, class S>
+  static T value(T x, Params<S> p) {
+    const T z = x * p.first;
+    return select(z > p.second, x, log1p_exp(z) * (S(1) / p.first));
+  }
+  template <class T, class G, class S>
+  static T gradient(G g, T x, Params<S> p) {
+    const T z = x * p.first;
+    return select(z > p.second, g, logistic(z).value * g);
+  }
+};
+
+struct Sigmoid : OutputActivation {
+  template <class T, class S>
+  static T value(T x, Params<S>) {
+    return quotient(T(S(1)), exp(-x) + S(1));
+  }
+  template <class T, class G, class S>
+  static T gradient(G g, T x, Params<S>) {
+    const Logistic<T> s = logistic(x);
+    return s.complement * s.value * g;
+  }
+  template <class T, class G, class S>
+  static T gradient_from_output(G g, T y, Params<S>) {
+    return (S(1) - y) * y * g;
+  }
+};
+
+struct Tanh : OutputActivation {
+  template <class T, class S>
+  static T value(T x, Params<S>) {
+    return tanh(x);
+  }
+  template <class T, class G, class S>
+  static T gradient(G g, T x, Params<S> p) {
+    return gradient_from_output<T>(g, tanh(x), p);
+  }
+  template <class T, class G, class S>
+  static T gradient_from_output(G g, T y, Params<S>) {
+    return (S(1) - y * y) * g;
+  }
+};
+
+struct Tanhshrink : ActivationBase {
+  template <class T, class S>
+  static T value(T x, Params<S>) {
+    return tanh_remainder(x);
+  }
+  template <class T, class G, class S>
+  static T gradient(G g, T x, Params<S>) {
+    const T t = tanh(x);
+    return t * t * g;
+  }
+};
+
+}  // namespace activations
+}  // namespace fastops
