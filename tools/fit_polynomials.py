@@ -103,6 +103,12 @@ def main() -> None:
             (-half_ln2, half_ln2, 4),
             lambda r: mp.mpf(1) / 2 if near(r) else abs(r**2 / mp.expm1(r)),
         ),
+        # 2^r = 1 + r q(r)
+        "exp2": (
+            lambda r: mp.log(2) + r * mp.log(2) ** 2 / 2 if near(r) else mp.expm1(r * mp.log(2)) / r,
+            (-0.5, 0.5, 4),
+            lambda r: abs(r) / 2**r,
+        ),
         # log(1 + f) = f - f^2/2 + f^3 q(f); 1 + f is a significand, from 3/4 to 3/2
         "log1p": (
             lambda f: mp.mpf(1) / 3 - f / 4 if near(f) else (mp.log1p(f) - f + f**2 / 2) / f**3,
@@ -145,9 +151,12 @@ def main() -> None:
         print(f"{name} on [{low:.6g}, {high:.6g}], relative error {error / 2**-24:.3f} * 2^-24:")
         print("   ", ", ".join(f"{c:.9e}f" for c in coefficients))
 
-    # Phi(-a) = exp(-a^2 / 2) p(a) / q(a)
-    p, q, error = fit_ratio(lambda a: mp.erfc(a / mp.sqrt(2)) / 2 * mp.exp(a**2 / 2), 14.5, 4, 5)
-    print(f"normal on [0, 14.5], relative error {error / 2**-24:.3f} * 2^-24:")
+    # Phi(-a) = 2^(-b^2) p(b) / q(b) with b = a sqrt(log2(e) / 2)
+    def mills(b: mp.mpf) -> mp.mpf:
+        return mp.erfc(b * mp.sqrt(mp.log(2))) / 2 * mp.mpf(2) ** (b**2)
+
+    p, q, error = fit_ratio(mills, 12.3, 4, 5)
+    print(f"normal on [0, 12.3], relative error {error / 2**-24:.3f} * 2^-24:")
     print("   ", ", ".join(f"{c:.9e}f" for c in p))
     print("   ", ", ".join(f"{c:.9e}f" for c in q))
 

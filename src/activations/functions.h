@@ -49,6 +49,13 @@ T reciprocal(T b) {
   return S(1) / b;
 }
 
+// 2^x
+template <class T>
+T exp2(T x) {
+  using S = ScalarOf<T>;
+  return exp(x * S(0.69314718055994530942));
+}
+
 // exp(-|x|), which does not overflow. As a choice between x and -x it has derivatives at 0 that fit those of its users.
 template <class T>
 T decay(T x) {
@@ -98,6 +105,12 @@ Normal<T> normal(T x) {
   using S = ScalarOf<T>;
   return {(erf(x * S(0.70710678118654752440)) + S(1)) * S(0.5),
           exp(x * x * S(-0.5)) * S(0.39894228040143267794)};
+}
+
+// x times the distribution function at x.
+template <class T>
+T times_normal(T x) {
+  return x * normal(x).cumulative;
 }
 
 }  // namespace activations

@@ -217,15 +217,32 @@ Jet<T, N> select(Mask mask, Jet<T, N> a, C b) {
   return select(mask, a, Jet<T, N>(b));
 }
 
+template <int order>
+struct GradientOfOrder {
+  template <class T, class Gradient>
+  static T of(T g, T x, Gradient gradient) {
+    using S = ScalarOf<T>;
+    const Jet<T, order - 1> series = gradient(g, Jet<T, order - 1>::variable(x));
+    S factorial = S(1);
+    for (int k = 2; k < order; ++k) factorial = factorial * S(k);
+    return series.c[order - 1] * factorial;
+  }
+};
+
+// The formula itself, in T: a number type may have faster functions than those that Jet uses.
+template <>
+struct GradientOfOrder<1> {
+  template <class T, class Gradient>
+  static T of(T g, T x, Gradient gradient) {
+    return gradient(g, x);
+  }
+};
+
 // The (order - 1)-th derivative of g * f'(x) in x, that is g times the derivative of f of that order.
-// `gradient(g, jet)` is an activation's gradient formula.
+// `gradient(g, x)` is an activation's gradient formula for any number type of x.
 template <int order, class T, class Gradient>
 T gradient_of_order(T g, T x, Gradient gradient) {
-  using S = ScalarOf<T>;
-  const Jet<T, order - 1> series = gradient(g, Jet<T, order - 1>::variable(x));
-  S factorial = S(1);
-  for (int k = 2; k < order; ++k) factorial = factorial * S(k);
-  return series.c[order - 1] * factorial;
+  return GradientOfOrder<order>::of(g, x, gradient);
 }
 
 }  // namespace fastops

@@ -55,7 +55,7 @@ struct SELU : OutputActivation {
 struct GELU : ActivationBase {
   template <class T, class S>
   static T value(T x, Params<S>) {
-    return x * normal(x).cumulative;
+    return times_normal(x);
   }
   template <class T, class G, class S>
   static T gradient(G g, T x, Params<S>) {
@@ -77,8 +77,9 @@ struct GELUTanh : ActivationBase {
   }
   template <class T, class S>
   static T value(T x, Params<S>) {
-    const T minus_2u = multiply_add(x * x, -cubic<S>(), -linear<S>()) * x;
-    return quotient(x, exp(minus_2u) + S(1));
+    const S minus_log2_e = S(-1.44269504088896340736);
+    const T exponent = multiply_add(x * x, cubic<S>() * minus_log2_e, linear<S>() * minus_log2_e) * x;
+    return quotient(x, exp2(exponent) + S(1));
   }
   template <class T, class G, class S>
   static T gradient(G g, T x, Params<S>) {
@@ -93,7 +94,7 @@ struct GELUTanh : ActivationBase {
 struct QuickGELU : ActivationBase {
   template <class T, class S>
   static T value(T x, Params<S>) {
-    return quotient(x, exp(x * S(-1.702)) + S(1));
+    return quotient(x, exp2(x * S(-1.702 * 1.44269504088896340736)) + S(1));
   }
   template <class T, class G, class S>
   static T gradient(G g, T x, Params<S>) {

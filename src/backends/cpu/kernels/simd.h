@@ -146,6 +146,22 @@ inline Floats scale(Floats v, Floats n) {
 #endif
 }
 
+// x as an integer n and the rest r from -1/2 to 1/2; n beyond 2^+-150 may be nearer to 0 than x is.
+struct Split {
+  Floats n;
+  Floats r;
+};
+inline Split split(Floats x) {
+#if defined(CPU_CAPABILITY_AVX512)
+  const Floats r = _mm512_reduce_ps(x, 0);  // 0 where x is infinite
+  return {x - r, r};
+#else
+  const Floats bounded = at::vec::clamp(x, Floats(-151.0f), Floats(129.0f));
+  const Floats n = bounded.round();
+  return {n, bounded - n};
+#endif
+}
+
 // Added to a small number, this leaves it rounded to an integer n, with n + 127 in the lowest bits of the sum.
 inline constexpr float rounding_constant = 0x1.8p23f + 127.0f;
 

@@ -68,6 +68,7 @@ Vec<S> at_least(Vec<S> x, S low) {
 inline Vec<float> quotient(Vec<float> a, Vec<float> b) { return quotient(a.v, b.v); }
 inline Vec<float> quotient_by_sum(Vec<float> a, float b) { return quotient_by_sum(a.v, Floats(b)); }
 inline Vec<float> reciprocal(Vec<float> b) { return reciprocal(b.v); }
+inline Vec<float> exp2(Vec<float> x) { return exp2(x.v); }
 inline Vec<float> decay(Vec<float> x) { return decay(x.v); }
 inline Vec<float> log1p_exp(Vec<float> x) { return log1p_exp(x.v); }
 inline Vec<float> tanh_remainder(Vec<float> x) { return tanh_remainder(x.v); }
@@ -75,6 +76,7 @@ inline activations::Normal<Vec<float>> normal(Vec<float> x) {
   const auto [cumulative, density] = normal(x.v);
   return {cumulative, density};
 }
+inline Vec<float> times_normal(Vec<float> x) { return times_normal(x.v); }
 
 // The type that a storage type is computed with.
 template <class Storage>
