@@ -279,13 +279,17 @@ def test_direct_entry_points(device: Any) -> None:
     def t(*shape: int) -> Tensor:
         return torch.ones(shape, device=device)
 
-    mlp, linear_act, gated_mlp = (ARGUMENTS[op](t) for op in ("mlp", "linear_act", "gated_mlp"))
-    mlp = {name: mlp[name] for name in signature("mlp")}
+    linear_act, gated_mlp = (ARGUMENTS[op](t) for op in ("linear_act", "gated_mlp"))
     gated_mlp = {name: gated_mlp[name] for name in signature("gated_mlp")}
+    with raises(TypeError, "relu", "self"):
+        _C.relu(t(3).int())
+    with raises(ValueError, "softshrink", "lambd"):
+        _C.softshrink(t(3), -1.0)
+    linears = {"0": torch.nn.Linear(3, 4, device=device), "2": torch.nn.Linear(5, 2, device=device)}
+    with raises(ValueError, "mlp", "weights[1]"):
+        _C.mlp_of_linears(t(2, 3), linears, "relu", "identity", [], [])
     with raises(ValueError, "mlp", "weights"):
-        _C.mlp(*{**mlp, "weights": []}.values())
-    with raises(TypeError, "mlp", "weights[1]"):
-        _C.mlp(*replaced(mlp, "weights[1]", t(2, 5).int()).values())
+        _C.mlp_of_linears(t(2, 3), {}, "relu", "identity", [], [])
     with raises(ValueError, "linear_act", "bias"):
         _C.linear_act(*{**linear_act, "bias": t(3)}.values())
     with raises(ValueError, "gated_mlp", "up_bias"):

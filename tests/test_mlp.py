@@ -310,7 +310,10 @@ def test_functions_are_the_ops(device, dtype):
     assert_same_bits(fastops.functional.linear_act(x, weights[0]), ops.linear_act(x, weights[0], None, "relu"))
     gated = ops.gated_mlp(x, weights[0], weights[0], weights[1])
     assert_same_bits(fastops.functional.gated_mlp(x, weights[0], weights[0], weights[1]), gated)
-    direct = fastops._C.mlp(x, weights, [None, None], "gelu", "tanh", [], [])
+    linears = {str(i): torch.nn.Linear(*w.T.shape, bias=False, dtype=dtype) for i, w in enumerate(weights)}
+    for linear, weight in zip(linears.values(), weights, strict=True):
+        linear.weight = torch.nn.Parameter(weight)
+    direct = fastops._C.mlp_of_linears(x, linears, "gelu", "tanh", [], [])
     assert_same_bits(direct, ops.mlp(x, weights, [None, None], "gelu", "tanh"))
     direct = fastops._C.gated_mlp(x, weights[0], weights[0], weights[1], None, None, None, "silu", [])
     assert_same_bits(direct, gated)

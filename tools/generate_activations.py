@@ -16,6 +16,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+
+from . import _C
+from ._eager import is_plain_eager
 '''
 
 FUNCTION = '''
@@ -37,6 +40,9 @@ def {name}(input: Tensor{signature}, inplace: bool = False) -> Tensor:
     """
     if inplace:
         return torch.ops.fastops.{name}_({call})
+    if not torch.jit.is_scripting():
+        if is_plain_eager(input):
+            return _C.{name}({call})
     return torch.ops.fastops.{name}({call})
 '''
 

@@ -1,6 +1,8 @@
+from collections.abc import Callable
 from typing import TypedDict
 
 from torch import Tensor
+from torch.nn import Module
 
 torch_version: str
 compiler: str
@@ -16,15 +18,14 @@ def activations() -> list[Activation]: ...
 def cpu_capability() -> str: ...
 def peak_flops(dtype: str, seconds: float) -> float | None: ...
 def copy_bandwidth(bytes: int, nontemporal: bool, seconds: float) -> float: ...
-def mlp(
+def mlp_of_linears(
     input: Tensor,
-    weights: list[Tensor],
-    biases: list[Tensor | None],
+    modules: dict[str, Module | None],
     activation: str,
     output_activation: str,
     params: list[float],
     output_params: list[float],
-) -> Tensor: ...
+) -> Tensor | None: ...
 def linear_act(input: Tensor, weight: Tensor, bias: Tensor | None, activation: str, params: list[float]) -> Tensor: ...
 def gated_mlp(
     input: Tensor,
@@ -37,3 +38,4 @@ def gated_mlp(
     activation: str,
     params: list[float],
 ) -> Tensor: ...
+def __getattr__(name: str) -> Callable[..., Tensor]: ...  # a function for every activation

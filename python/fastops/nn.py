@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from . import _C, _activations
 from ._activations import *  # noqa: F403
+from ._eager import is_plain_eager
 
 __all__ = [*_activations.MODULES, "GatedMLP", "LinearAct", "MLP"]
 
@@ -61,7 +62,7 @@ class LinearAct(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         if not torch.jit.is_scripting():
-            if _is_plain_eager(input):
+            if is_plain_eager(input):
                 return _C.linear_act(input, self.weight, self.bias, self.activation, self.params)
         return torch.ops.fastops.linear_act(input, self.weight, self.bias, self.activation, self.params)
 
@@ -150,20 +151,24 @@ class MLP(nn.ModuleDict):
         return mlp.train(sequential.training)
 
     def forward(self, input: Tensor) -> Tensor:
+        drops = self.training and self.dropout > 0.0
+        if not torch.jit.is_scripting():
+            if not drops and is_plain_eager(input) and not torch.jit.is_tracing():
+                output = _C.mlp_of_linears(
+                    input, self._modules, self.activation, self.output_activation, self.params, self.output_params
+                )
+                if output is not None:
+                    return output
         weights: List[Tensor] = []
         biases: List[Optional[Tensor]] = []
         for layer in self.values():
             weights.append(layer.weight)
             biases.append(layer.bias)
-        if self.training and self.dropout > 0.0:
+        if drops:
             return self._layer_by_layer(input, weights, biases)
         if not torch.jit.is_scripting():
             if torch.jit.is_tracing():  # it has no lists of optional tensors
                 return self._layer_by_layer(input, weights, biases)
-            if _is_plain_eager(input):
-                return _C.mlp(
-                    input, weights, biases, self.activation, self.output_activation, self.params, self.output_params
-                )
         return torch.ops.fastops.mlp(
             input, weights, biases, self.activation, self.output_activation, self.params, self.output_params
         )
@@ -228,7 +233,7 @@ class GatedMLP(nn.Module):
     def forward(self, input: Tensor) -> Tensor:
         gate, up, down = self.gate_proj, self.up_proj, self.down_proj
         if not torch.jit.is_scripting():
-            if _is_plain_eager(input):
+            if is_plain_eager(input):
                 return _C.gated_mlp(
                     input,
                     gate.weight,
@@ -246,15 +251,6 @@ class GatedMLP(nn.Module):
 
     def extra_repr(self) -> str:
         return f"activation={_describe(self.activation, self.params)}"
-
-
-def _is_plain_eager(input: Tensor) -> bool:
-    """Whether the direct entry points serve: nothing is being captured and no Python override wants to see the op."""
-    return (
-        type(input) is Tensor
-        and not torch.compiler.is_compiling()
-        and not torch.overrides._is_torch_function_mode_enabled()
-    )
 
 
 def _resolve(activation: Activation) -> tuple[str, list[float]]:

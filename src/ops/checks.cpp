@@ -4,7 +4,13 @@
 
 namespace fastops {
 
-void check_tensor(std::string_view op, std::string_view argument, const at::Tensor& tensor) {
+std::ostream& operator<<(std::ostream& out, const Argument& argument) {
+  out << argument.name;
+  if (argument.index >= 0) out << '[' << argument.index << ']';
+  return out;
+}
+
+void check_tensor(std::string_view op, Argument argument, const at::Tensor& tensor) {
   TORCH_CHECK_TYPE(tensor.defined(), "fastops.", op, ": ", argument, " is an undefined tensor");
   TORCH_CHECK_TYPE(tensor.layout() == at::kStrided, "fastops.", op, ": ", argument,
                    " must be a dense (strided) tensor, ", "but its layout is ", tensor.layout());
@@ -20,8 +26,8 @@ void check_tensor(std::string_view op, std::string_view argument, const at::Tens
   }
 }
 
-void check_like(std::string_view op, std::string_view argument, const at::Tensor& tensor,
-                std::string_view like_argument, const at::Tensor& like) {
+void check_like(std::string_view op, Argument argument, const at::Tensor& tensor,
+                Argument like_argument, const at::Tensor& like) {
   check_tensor(op, argument, tensor);
   TORCH_CHECK_TYPE(tensor.scalar_type() == like.scalar_type(), "fastops.", op, ": ", argument, " is ",
                    tensor.scalar_type(), ", but ", like_argument, " is ", like.scalar_type(),
@@ -30,21 +36,21 @@ void check_like(std::string_view op, std::string_view argument, const at::Tensor
               like_argument, " is on ", like.device(), "; they must be on the same device");
 }
 
-void check_same_shape(std::string_view op, std::string_view argument, const at::Tensor& tensor,
-                      std::string_view like_argument, const at::Tensor& like) {
+void check_same_shape(std::string_view op, Argument argument, const at::Tensor& tensor,
+                      Argument like_argument, const at::Tensor& like) {
   check_like(op, argument, tensor, like_argument, like);
   TORCH_CHECK_VALUE(tensor.sym_sizes().equals(like.sym_sizes()), "fastops.", op, ": ", argument, " has shape ",
                     tensor.sym_sizes(), ", but ", like_argument, " has shape ", like.sym_sizes(),
                     "; they must be equal (nothing is broadcast)");
 }
 
-c10::SymInt last_size(std::string_view op, std::string_view argument, const at::Tensor& tensor) {
+c10::SymInt last_size(std::string_view op, Argument argument, const at::Tensor& tensor) {
   TORCH_CHECK_VALUE(tensor.dim() > 0, "fastops.", op, ": ", argument, " must have at least one dimension, but is 0-d");
   return tensor.sym_size(-1);
 }
 
-void check_bias(std::string_view op, std::string_view argument, const std::optional<at::Tensor>& bias,
-                const c10::SymInt& size, std::string_view like_argument, const at::Tensor& like) {
+void check_bias(std::string_view op, Argument argument, const std::optional<at::Tensor>& bias,
+                const c10::SymInt& size, Argument like_argument, const at::Tensor& like) {
   if (!bias || !bias->defined()) return;
   check_like(op, argument, *bias, like_argument, like);
   TORCH_CHECK_VALUE(bias->dim() == 1 && bias->sym_size(0) == size, "fastops.", op, ": ", argument, " has shape ",
@@ -58,7 +64,7 @@ bool has_place(const at::Tensor& tensor) {
   return tensor.has_storage() && !tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
 }
 
-void check_no_internal_overlap(std::string_view op, std::string_view argument, const at::Tensor& tensor) {
+void check_no_internal_overlap(std::string_view op, Argument argument, const at::Tensor& tensor) {
   TORCH_CHECK(!has_place(tensor) || at::has_internal_overlap(tensor) != at::MemOverlap::Yes, "fastops.", op, ": ",
               argument, " is written to, but several of its elements share one memory location (it is expanded); ",
               "clone() it first");
@@ -82,7 +88,7 @@ void prepare_out(std::string_view op, at::Tensor& out, const at::Tensor& like) {
               ": out overlaps self in part; it must be self or lie elsewhere");
 }
 
-void check_separate(std::string_view op, std::string_view argument, const std::optional<at::Tensor>& tensor,
+void check_separate(std::string_view op, Argument argument, const std::optional<at::Tensor>& tensor,
                     const at::Tensor& out) {
   if (!tensor || !tensor->defined()) return;
   const auto status = overlap(out, *tensor);

@@ -35,11 +35,7 @@ const c10::TypedOperatorHandle<MlpBackward>& mlp_backward_op() {
 
 namespace {
 
-// Names an argument of mlp or of linear_act.
-std::string argument(std::string_view name, size_t layer) { return c10::str(name, "[", layer, "]"); }
-
-void check_layer(std::string_view op, const MlpArguments& mlp, size_t layer, const std::string& weight,
-                 const std::string& bias) {
+void check_layer(std::string_view op, const MlpArguments& mlp, size_t layer, Argument weight, Argument bias) {
   const Tensor& w = mlp.weights[layer];
   check_like(op, weight, w, "input", mlp.input);
   TORCH_CHECK_VALUE(w.dim() == 2, "fastops.", op, ": ", weight,
@@ -72,7 +68,7 @@ MlpArguments check_mlp(std::string_view op, const Tensor& input, at::TensorList 
   last_size(op, "input", input);
   mlp.biases.reserve(biases.size());
   for (size_t i = 0; i < biases.size(); ++i) mlp.biases.push_back(value_or_undefined(biases.get(i)));
-  for (size_t i = 0; i < weights.size(); ++i) check_layer(op, mlp, i, argument("weights", i), argument("biases", i));
+  for (size_t i = 0; i < weights.size(); ++i) check_layer(op, mlp, i, {"weights", i}, {"biases", i});
   return mlp;
 }
 
@@ -101,7 +97,7 @@ MlpArguments check_mlp_backward(const Tensor& grad_output, const Tensor& input, 
                     ": output must be given for output_activation ", output_activation);
   TORCH_CHECK_VALUE(output_mask.size() == 1 + 2 * mlp.layers(), "fastops.", op, ": output_mask has ",
                     output_mask.size(), " entries, but must have ", 1 + 2 * mlp.layers());
-  const auto check_layer_tensor = [&](const std::string& name, const Tensor& tensor, size_t layer) {
+  const auto check_layer_tensor = [&](Argument name, const Tensor& tensor, size_t layer) {
     check_like(op, name, tensor, "input", input);
     auto sizes = input.sym_sizes().vec();
     sizes.back() = weights[layer].sym_size(0);
@@ -110,7 +106,7 @@ MlpArguments check_mlp_backward(const Tensor& grad_output, const Tensor& input, 
   };
   check_layer_tensor("grad_output", grad_output, mlp.layers() - 1);
   if (mlp.needs_output()) check_layer_tensor("output", *output, mlp.layers() - 1);
-  for (size_t i = 0; i < saved.size(); ++i) check_layer_tensor(argument("saved", i), saved[i], i);
+  for (size_t i = 0; i < saved.size(); ++i) check_layer_tensor({"saved", i}, saved[i], i);
   return mlp;
 }
 

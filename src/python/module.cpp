@@ -1,10 +1,12 @@
 // fastops._C: direct entry points for the eager hot path, and what the Python package asks of the library.
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/version.h>
 
 #include "backends/cpu/kernels.h"
 #include "backends/cpu/roofs.h"
+#include "ops/activation.h"
 #include "ops/gated_mlp.h"
 #include "ops/mlp.h"
 
@@ -12,8 +14,6 @@ namespace fastops {
 namespace {
 
 namespace py = pybind11;
-
-using OptionalTensorVector = std::vector<std::optional<Tensor>>;
 
 // The table of activations, as dictionaries.
 py::list activation_table() {
@@ -35,13 +35,55 @@ py::list activation_table() {
   return table;
 }
 
-Tensor mlp(const Tensor& input, const std::vector<Tensor>& weights, const OptionalTensorVector& biases,
-           const std::string& activation, const std::string& output_activation, const std::vector<double>& params,
-           const std::vector<double>& output_params) {
-  OptionalTensors bias_list;
-  bias_list.reserve(biases.size());
-  for (const auto& bias : biases) bias_list.push_back(bias);
-  return mlp_op().call(input, weights, bias_list, activation, output_activation, params, output_params);
+// fastops.relu(self), ...
+template <Activation id, size_t... I>
+void define_activation(py::module_& m, std::index_sequence<I...>) {
+  constexpr auto call = [](const Tensor& self, detail::Parameter<I>... p) -> Tensor {
+    return detail::Typed<id, std::index_sequence<I...>>::functional_handle().call(self, p...);
+  };
+  m.def(info(id).name, torch::wrap_pybind_function_no_gil(+call));
+}
+
+// A class for the life of the process.
+PyObject* class_of_torch_nn(const char* name) {
+  return py::object(py::module_::import("torch.nn").attr(name)).release().ptr();
+}
+
+// The tensor behind an object that is a plain tensor or parameter, of no other Python class.
+const Tensor* plain_tensor(PyObject* object) {
+  static PyObject* const parameter = class_of_torch_nn("Parameter");
+  const auto* type = reinterpret_cast<PyObject*>(Py_TYPE(object));
+  return type == parameter || type == THPVariableClass ? &THPVariable_Unpack(object) : nullptr;
+}
+
+// mlp of the torch.nn.Linear modules that are the `_modules` of another, read from their `_parameters`. None if one is
+// of another class or has its parameters elsewhere: parametrized, pruned, ...
+py::object mlp_of_linears(const Tensor& input, const py::dict& modules, const std::string& activation,
+                          const std::string& output_activation, const std::vector<double>& params,
+                          const std::vector<double>& output_params) {
+  static PyObject* const linear = class_of_torch_nn("Linear");
+  static PyObject* const parameters_name = PyUnicode_InternFromString("_parameters");
+  static PyObject* const weight_name = PyUnicode_InternFromString("weight");
+  static PyObject* const bias_name = PyUnicode_InternFromString("bias");
+  c10::SmallVector<Tensor, 8> weights;
+  OptionalTensors biases;
+  biases.reserve(modules.size());
+  for (const auto& [name, module] : modules) {
+    if (reinterpret_cast<PyObject*>(Py_TYPE(module.ptr())) != linear) return py::none();
+    const auto parameters = py::reinterpret_steal<py::object>(PyObject_GetAttr(module.ptr(), parameters_name));
+    if (!parameters || !PyDict_Check(parameters.ptr())) throw py::error_already_set();
+    PyObject* const weight = PyDict_GetItem(parameters.ptr(), weight_name);
+    PyObject* const bias = PyDict_GetItem(parameters.ptr(), bias_name);
+    const Tensor* const weight_tensor = weight ? plain_tensor(weight) : nullptr;
+    const Tensor* const bias_tensor = bias && bias != Py_None ? plain_tensor(bias) : nullptr;
+    if (!weight_tensor || (!bias_tensor && bias != Py_None)) return py::none();
+    weights.push_back(*weight_tensor);
+    biases.push_back(bias_tensor ? std::optional(*bias_tensor) : std::nullopt);
+  }
+  py::gil_scoped_release no_gil;
+  Tensor output = mlp_op().call(input, weights, biases, activation, output_activation, params, output_params);
+  py::gil_scoped_acquire gil;
+  return py::cast(std::move(output));
 }
 
 Tensor linear_act(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
@@ -72,8 +114,12 @@ PYBIND11_MODULE(_C, m) {
 #elif defined(_MSC_VER)
   m.attr("compiler") = c10::str("msvc ", _MSC_VER);
 #endif
-  // The C++ signatures of torch.ops.fastops.*; they release the GIL.
-  m.def("mlp", torch::wrap_pybind_function_no_gil(mlp));
+  // As torch.ops.fastops.*; they release the GIL.
+#define FASTOPS_DEFINE(name, A, parameters, ...) \
+  define_activation<Activation::name>(m, std::make_index_sequence<detail::count_parameters(parameters)>{});
+  FASTOPS_ACTIVATIONS(FASTOPS_DEFINE)
+#undef FASTOPS_DEFINE
+  m.def("mlp_of_linears", torch::wrap_pybind_function(mlp_of_linears));
   m.def("linear_act", torch::wrap_pybind_function_no_gil(linear_act));
   m.def("gated_mlp", torch::wrap_pybind_function_no_gil(gated_mlp));
 }
