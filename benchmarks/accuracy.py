@@ -270,7 +270,7 @@ def report(kept: dict[str, list[list[float]]], stride: int, gradient_stride: int
 
 Written by `benchmarks/accuracy.py`, which says how it is measured: {fastops._C.cpu_capability()} kernels, torch
 {torch.__version__}. The unit is the distance of neighbouring float32 numbers at the true value; half a unit is the best
-possible. 16-bit types are computed in float32 and rounded once; `tests/test_sixteen_bits.py` tries all of their values.
+possible. 16-bit types are computed in float32 and rounded once; `tests/test_activation.py` tries all of their values.
 
 ## Elementary functions
 

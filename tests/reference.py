@@ -193,10 +193,11 @@ def natural_scale(name, x, params, order):
     if name == "softplus":
         beta, threshold = params
         z = beta * x
-        # Which branch is taken this close to the threshold depends on how the product is rounded.
+        # Which branch is taken this close to the threshold depends on how the product is rounded; and PyTorch's second
+        # derivative takes the other one at the threshold itself.
         unsure = (z - threshold).abs() <= 1e-6 * abs(threshold)
         exact = math.frexp(beta)[0] == 0.5
-        return torch.where(unsure & (not exact), math.inf, beta ** (order - 1) if order > 1 else 0.0)
+        return torch.where(unsure & (order > 1 or not exact), math.inf, beta ** (order - 1) if order > 1 else 0.0)
     return 0 * one if name in _KNOWN else torch.maximum(one, size)
 
 

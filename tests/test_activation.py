@@ -168,6 +168,18 @@ def test_threads(device, dtype, restore_threads):
         derivative.assert_holds(activation_backward(grad, x, "gelu"), f"{threads} threads, backward")
 
 
+@every_activation
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_every_sixteen_bit_value(name, device, dtype):
+    """Value and derivative are right for every finite number of the dtype."""
+    x = torch.arange(-(1 << 15), 1 << 15).to(torch.int16).view(dtype)
+    x = x[x.isfinite()].to(device)
+    exact = Approximate.exact(x)
+    exact.activation(name).stored().assert_holds(forward(name, x), name)
+    derivative = activation_backward(torch.ones_like(x), x, name)
+    exact.activation(name, order=1).stored().assert_holds(derivative, f"{name}, derivative")
+
+
 # ---- special values ----
 
 

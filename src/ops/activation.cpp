@@ -30,11 +30,6 @@ ActivationSpec check_activation_backward(const Tensor& grad_output, const Tensor
 
 namespace {
 
-at::ScalarType compute_type(const Tensor& tensor) {
-  const at::ScalarType type = tensor.scalar_type();
-  return type == at::kBFloat16 || type == at::kHalf ? at::kFloat : type;
-}
-
 template <int order>
 TensorNumber gradient(const ActivationSpec& spec, const TensorNumber& g, const TensorNumber& s, bool from_output) {
   return visit(spec.id, [&](auto activation) {

@@ -54,7 +54,13 @@ inline Tensor activation_backward(const Tensor& grad_output, const Tensor& saved
 ActivationSpec check_activation_backward(const Tensor& grad_output, const Tensor& saved, std::string_view activation,
                                          c10::ArrayRef<double> params, bool from_output, int64_t order);
 
-// The formulas in ATen ops: 16-bit tensors are computed in float32.
+// The dtype that a tensor is computed with: float32 for 16-bit types.
+inline at::ScalarType compute_type(const Tensor& tensor) {
+  const at::ScalarType type = tensor.scalar_type();
+  return type == at::kBFloat16 || type == at::kHalf ? at::kFloat : type;
+}
+
+// The formulas in ATen ops.
 Tensor composite_activation(const ActivationSpec& spec, const Tensor& self);
 Tensor composite_gradient(const ActivationSpec& spec, const Tensor& grad_output, const Tensor& saved, bool from_output,
                           int64_t order);

@@ -47,16 +47,28 @@ ActivationSpec check_bias_act_backward(const Tensor& grad_output, const Tensor& 
   return spec;
 }
 
+namespace {
+
+// self + bias, in the dtype that is computed with.
+Tensor sum(const Tensor& self, const Tensor& bias) {
+  const at::ScalarType type = compute_type(self);
+  return self.to(type) + bias.to(type);
+}
+
+}  // namespace
+
 std::vector<Tensor> composite_bias_act_backward(const Tensor& grad_output, const Tensor& saved,
                                                 const std::optional<Tensor>& bias, std::string_view activation,
                                                 c10::ArrayRef<double> params, bool from_output,
                                                 std::array<bool, 2> output_mask) {
   const auto spec = check_bias_act_backward(grad_output, saved, bias, activation, params, from_output);
   const bool add_bias = !from_output && bias && bias->defined();
-  const Tensor grad = activation_backward(grad_output, add_bias ? saved + *bias : saved, spec, from_output);
+  const Tensor grad =
+      add_bias ? activation_backward(grad_output.to(compute_type(saved)), sum(saved, *bias), spec, from_output)
+               : activation_backward(grad_output, saved, spec, from_output);
   std::vector<Tensor> grads;
-  if (output_mask[0]) grads.push_back(grad);
-  if (output_mask[1]) grads.push_back(as_matrix(grad).sum(0));
+  if (output_mask[0]) grads.push_back(grad.to(saved.scalar_type()));
+  if (output_mask[1]) grads.push_back(as_matrix(grad).sum(0).to(saved.scalar_type()));
   return grads;
 }
 
@@ -89,7 +101,9 @@ std::vector<Tensor> backward_meta(const Tensor& grad_output, const Tensor& saved
 Tensor composite(const Tensor& self, const std::optional<Tensor>& bias, std::string_view activation,
                  c10::ArrayRef<double> params) {
   const auto spec = check_bias_act(self, bias, activation, params);
-  if (bias && bias->defined()) return composite_activation(spec, self + *bias).contiguous();
+  if (bias && bias->defined()) {
+    return composite_activation(spec, sum(self, *bias)).to(self.scalar_type()).contiguous();
+  }
   return spec.id == Activation::identity ? self.clone() : composite_activation(spec, self);
 }
 

@@ -15,8 +15,9 @@ void run_forward(const ActivationSpec& spec, const Tensor& x, const Tensor& y) {
   const int64_t size = x.element_size();
   const char* x_data = const_byte_data(x);
   char* y_data = byte_data(y);
-  share(x.numel(), grain_size, [&](int64_t begin, int64_t end) {
-    kernel(x_data + begin * size, y_data + begin * size, end - begin, spec.params());
+  const bool stream = worth_streaming(y) && x_data != y_data;
+  share_elements(x.numel(), [&](int64_t begin, int64_t end) {
+    kernel(x_data + begin * size, y_data + begin * size, end - begin, spec.params(), stream);
   });
 }
 
@@ -28,7 +29,7 @@ void forward_into(const ActivationSpec& spec, const Tensor& x, const Tensor& y) 
     y.copy_(x);
     run_forward(spec, y, y);
   } else {
-    const Tensor dense = at::empty_like(x);
+    const Tensor dense = in_huge_pages(at::empty_like(x));
     forward_into(spec, x, dense);
     y.copy_(dense);
   }
@@ -37,7 +38,7 @@ void forward_into(const ActivationSpec& spec, const Tensor& x, const Tensor& y) 
 }  // namespace
 
 Tensor plain_activation(const ActivationSpec& spec, const Tensor& self) {
-  Tensor result = at::empty_like(self);
+  Tensor result = in_huge_pages(at::empty_like(self));
   forward_into(spec, self, result);
   return result;
 }
@@ -70,7 +71,7 @@ Tensor backward(const Tensor& grad_output, const Tensor& saved, std::string_view
   const auto spec = check_activation_backward(grad_output, saved, activation, params, from_output, order);
   const Kernels& table = kernels_for(spec, saved);
   const auto kernel = (from_output ? table.backward_from_output : table.backward)[order - 1];
-  Tensor result = at::empty_like(saved);
+  Tensor result = in_huge_pages(at::empty_like(saved));
   const auto in_layout = [&](const Tensor& tensor) {
     return same_layout(tensor, result) ? tensor : at::empty_like(result).copy_(tensor);
   };
@@ -80,8 +81,10 @@ Tensor backward(const Tensor& grad_output, const Tensor& saved, std::string_view
   const char* grad_data = const_byte_data(grad);
   const char* saved_data = const_byte_data(at_point);
   char* result_data = byte_data(result);
-  share(result.numel(), grain_size, [&](int64_t begin, int64_t end) {
-    kernel(grad_data + begin * size, saved_data + begin * size, result_data + begin * size, end - begin, spec.params());
+  const bool stream = worth_streaming(result);
+  share_elements(result.numel(), [&](int64_t begin, int64_t end) {
+    kernel(grad_data + begin * size, saved_data + begin * size, result_data + begin * size, end - begin, spec.params(),
+           stream);
   });
   return result;
 }

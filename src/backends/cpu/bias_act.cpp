@@ -28,7 +28,7 @@ Tensor forward(const Tensor& self, const std::optional<Tensor>& bias, std::strin
                c10::ArrayRef<double> params) {
   const auto spec = check_bias_act(self, bias, activation, params);
   if (!bias || !bias->defined()) return plain_activation(spec, self);
-  Tensor result = at::empty(self.sizes(), self.options());
+  Tensor result = in_huge_pages(at::empty(self.sizes(), self.options()));
   forward_into(spec, self, *bias, result);
   return result;
 }
@@ -42,7 +42,7 @@ Tensor& forward_out(const Tensor& self, const std::optional<Tensor>& bias, std::
   if (out.is_contiguous()) {
     forward_into(spec, self, *bias, out);
   } else {
-    const Tensor result = at::empty(self.sizes(), self.options());
+    const Tensor result = in_huge_pages(at::empty(self.sizes(), self.options()));
     forward_into(spec, self, *bias, result);
     out.copy_(result);
   }
@@ -78,7 +78,7 @@ std::vector<Tensor> backward(const Tensor& grad_output, const Tensor& saved, con
   std::vector<Tensor> grads;
   Tensor grad_self;
   if (output_mask[0]) {
-    grad_self = at::empty(saved.sizes(), saved.options());
+    grad_self = in_huge_pages(at::empty(saved.sizes(), saved.options()));
     grads.push_back(grad_self);
   }
   const int64_t least_rows = std::max<int64_t>(1, grain_size / std::max<int64_t>(1, columns));

@@ -45,7 +45,7 @@ void backward_into(const ActivationSpec& spec, const Tensor& grad_output, const 
 
 Tensor act_mul(const Tensor& gate, const Tensor& up, std::string_view activation, c10::ArrayRef<double> params) {
   const auto spec = check_act_mul(gate, up, activation, params);
-  Tensor result = at::empty(gate.sizes(), gate.options());
+  Tensor result = in_huge_pages(at::empty(gate.sizes(), gate.options()));
   forward_into(spec, gate, up, result);
   return result;
 }
@@ -58,7 +58,7 @@ std::vector<Tensor> act_mul_backward(const Tensor& grad_output, const Tensor& ga
   std::array<Tensor, 2> result;
   for (size_t i = 0; i < 2; ++i) {
     if (!output_mask[i]) continue;
-    result[i] = at::empty(gate.sizes(), gate.options());
+    result[i] = in_huge_pages(at::empty(gate.sizes(), gate.options()));
     grads.push_back(result[i]);
   }
   backward_into(spec, grad_output, gate, up, result[0], result[1]);
@@ -68,7 +68,7 @@ std::vector<Tensor> act_mul_backward(const Tensor& grad_output, const Tensor& ga
 Tensor gated_act(const Tensor& self, std::string_view activation, c10::ArrayRef<double> params, bool gate_last) {
   const auto spec = check_gated_act(self, activation, params);
   const auto [gate, up] = split_gate(self, gate_last);
-  Tensor result = at::empty(gate.sizes(), gate.options());
+  Tensor result = in_huge_pages(at::empty(gate.sizes(), gate.options()));
   forward_into(spec, gate, up, result);
   return result;
 }
@@ -77,7 +77,7 @@ Tensor gated_act_backward(const Tensor& grad_output, const Tensor& self, std::st
                           c10::ArrayRef<double> params, bool gate_last) {
   const auto spec = check_gated_act_backward(grad_output, self, activation, params);
   const auto [gate, up] = split_gate(self, gate_last);
-  Tensor result = at::empty(self.sizes(), self.options());
+  Tensor result = in_huge_pages(at::empty(self.sizes(), self.options()));
   const auto [grad_gate, grad_up] = split_gate(result, gate_last);
   backward_into(spec, grad_output, gate, up, grad_gate, grad_up);
   return result;

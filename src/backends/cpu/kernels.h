@@ -34,11 +34,12 @@ struct ConstRows {
 };
 inline ConstRows constant(Rows rows) { return {rows.data, rows.stride}; }
 
-// y[i] = f(x[i])
-using ForwardKernel = void (*)(const void* x, void* y, int64_t n, ActivationParams);
+// y[i] = f(x[i]). With `stream`, y is written past the caches.
+using ForwardKernel = void (*)(const void* x, void* y, int64_t n, ActivationParams, bool stream);
 
 // dx[i] = grad[i] * d(saved[i]), d the derivative of some order in terms of the input or of the output
-using BackwardKernel = void (*)(const void* grad, const void* saved, void* dx, int64_t n, ActivationParams);
+using BackwardKernel = void (*)(const void* grad, const void* saved, void* dx, int64_t n, ActivationParams,
+                                bool stream);
 
 // y[r, c] = f(x[r, c] + bias[c])
 using BiasForwardKernel = void (*)(ConstRows x, const void* bias, Rows y, int64_t rows, int64_t columns,

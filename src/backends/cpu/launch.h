@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "backends/cpu/kernels.h"
+#include "backends/cpu/pages.h"
 #include "ops/activation_spec.h"
 
 namespace fastops::cpu {
@@ -40,6 +41,18 @@ void share(int64_t n, int64_t grain, F f) {
     at::parallel_for(0, n, grain, f);
   }
 }
+
+// f(begin, end) over 0..n, cut where cache lines end.
+template <class F>
+void share_elements(int64_t n, F f) {
+  constexpr int64_t line = 64;
+  const int64_t lines = (n + line - 1) / line;
+  share(lines, grain_size / line, [&](int64_t begin, int64_t end) { f(begin * line, std::min(n, end * line)); });
+}
+
+// Whether to write a result past the caches: one so large that it would drive everything else out of them, itself
+// included. Measured: from 16 MiB on, a result that is read again right away is ready sooner so, too.
+inline bool worth_streaming(const at::Tensor& result) { return result.nbytes() >= size_t{16} << 20; }
 
 // f(begin, end) over rows of `columns` elements.
 template <class F>

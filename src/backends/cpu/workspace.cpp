@@ -3,15 +3,12 @@
 #include <algorithm>
 #include <new>
 
-#ifdef __linux__
-#include <sys/mman.h>
-#endif
+#include "backends/cpu/pages.h"
 
 namespace fastops::cpu {
 namespace {
 
 constexpr size_t alignment = 64;
-constexpr size_t huge_page = size_t{2} << 20;
 
 // What a thread keeps at most. A training step of a transformer's feed-forward block (768-3072-768, 2048 rows) takes
 // 60 MiB.
@@ -19,13 +16,11 @@ constexpr size_t most_kept = size_t{256} << 20;
 
 size_t round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
 
-// Large pieces in huge pages, where the system gives them: one page fault instead of 512.
+// Large pieces in huge pages.
 void* allocate(size_t bytes) {
   const size_t unit = bytes < huge_page ? alignment : huge_page;
   void* data = ::operator new(round_up(bytes, unit), std::align_val_t(unit));
-#ifdef MADV_HUGEPAGE
-  if (unit == huge_page) madvise(data, round_up(bytes, unit), MADV_HUGEPAGE);
-#endif
+  if (unit == huge_page) advise_huge_pages(data, round_up(bytes, unit));
   return data;
 }
 

@@ -9,17 +9,17 @@ namespace fastops::cpu::CPU_CAPABILITY {
 namespace {
 
 template <class A, class Storage>
-void forward(const void* x, void* y, int64_t n, ActivationParams params) {
+void forward(const void* x, void* y, int64_t n, ActivationParams params, bool stream) {
   if constexpr (std::is_same_v<A, activations::Identity>) {
     std::memmove(y, x, n * sizeof(Storage));
     return;
   }
   const auto p = compute_params<Storage>(params);
-  transform<Storage>(n, [p](auto v) { return A::value(v, p); }, static_cast<Storage*>(y), static_cast<const Storage*>(x));
+  transform<Storage>(stream, n, [p](auto v) { return A::value(v, p); }, static_cast<Storage*>(y), static_cast<const Storage*>(x));
 }
 
 template <class A, class Storage, int order, bool from_output>
-void backward(const void* grad, const void* saved, void* dx, int64_t n, ActivationParams params) {
+void backward(const void* grad, const void* saved, void* dx, int64_t n, ActivationParams params, bool stream) {
   const auto p = compute_params<Storage>(params);
   const auto derivative = [p](auto g, auto s) {
     return gradient_of_order<order>(g, s, [p](auto g_, auto s_) {
@@ -30,7 +30,7 @@ void backward(const void* grad, const void* saved, void* dx, int64_t n, Activati
       }
     });
   };
-  transform<Storage>(n, derivative, static_cast<Storage*>(dx), static_cast<const Storage*>(grad),
+  transform<Storage>(stream, n, derivative, static_cast<Storage*>(dx), static_cast<const Storage*>(grad),
                      static_cast<const Storage*>(saved));
 }
 

@@ -194,7 +194,8 @@ inline NormalFloats normal(Floats x) {
 // x Phi(x) = max(x, 0) - a Phi(-a); NaN, as x * 0 is, where x is -infinity.
 inline Floats times_normal(Floats x) {
   const NormalTail t = normal_tail(x);
-  return subtract_product(clamp_min(x, Floats(0.0f)), t.magnitude, t.tail);
+  const Floats product = subtract_product(clamp_min(x, Floats(0.0f)), t.magnitude, t.tail);
+  return choose(less(x, Floats(std::numeric_limits<float>::infinity())), product, x);
 }
 
 inline Doubles exp(Doubles x) { return x.exp(); }

@@ -7,6 +7,8 @@
 #include <ATen/cpu/vec/functional.h>
 #include <ATen/cpu/vec/vec.h>
 
+#include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <type_traits>
 
@@ -96,6 +98,16 @@ struct Packet {
   static Packet load(const Storage* p, int64_t count) { return from(Stored::loadu(p, count)); }
   void store(Storage* p) const { stored().store(p); }
   void store(Storage* p, int64_t count) const { stored().store(p, static_cast<int>(count)); }
+  // Past the caches where the instruction set can do that, once all is written and stream_end() called; p is aligned.
+  void stream(Storage* p) const {
+#if defined(CPU_CAPABILITY_AVX512)
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(p), std::bit_cast<__m512i>(stored()));
+#elif defined(CPU_CAPABILITY_AVX2)
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(p), std::bit_cast<__m256i>(stored()));
+#else
+    store(p);
+#endif
+  }
 
  private:
   static Packet from(Stored value) {
@@ -123,16 +135,32 @@ C10_ALWAYS_INLINE Packet<Storage> apply(F f, const In&... in) {
   return out;
 }
 
-// y[i] = f(x[i]...) for n elements. The last ones go through the same vector code as the others: a result never depends
-// on its place in the tensor.
+inline void stream_end() {
+#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
+  _mm_sfence();
+#endif
+}
+
+// y[i] = f(x[i]...) for n elements; with `stream`, written past the caches. The first and the last ones go through the
+// same vector code as the others: a result never depends on its place in the tensor.
 template <class Storage, class F, class... In>
-void transform(int64_t n, F f, Storage* y, const In*... x) {
-  constexpr int64_t width = Packet<Storage>::width;
+void transform(bool stream, int64_t n, F f, Storage* y, const In*... x) {
+  using P = Packet<Storage>;
   int64_t i = 0;
-  for (; i + width <= n; i += width) apply<Storage>(f, Packet<Storage>::load(x + i)...).store(y + i);
-  if (const int64_t count = n - i; count > 0) {
-    apply<Storage>(f, Packet<Storage>::load(x + i, count)...).store(y + i, count);
+  const auto part = [&](int64_t count) {
+    if (count > 0) apply<Storage>(f, P::load(x + i, count)...).store(y + i, count);
+    i += count;
+  };
+  if (stream) {
+    constexpr int64_t bytes = P::width * sizeof(Storage);
+    const int64_t beyond = static_cast<int64_t>(reinterpret_cast<uintptr_t>(y) % bytes);
+    part(std::min<int64_t>(n, (bytes - beyond) % bytes / sizeof(Storage)));
+    for (; i + P::width <= n; i += P::width) apply<Storage>(f, P::load(x + i)...).stream(y + i);
+    stream_end();
+  } else {
+    for (; i + P::width <= n; i += P::width) apply<Storage>(f, P::load(x + i)...).store(y + i);
   }
+  part(n - i);
 }
 
 // Calls step(i, load, store) for each packet of a row of n elements; load and store take part of a packet at the end.

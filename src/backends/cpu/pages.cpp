@@ -1,0 +1,27 @@
+#include "backends/cpu/pages.h"
+
+#include <cstdint>
+
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
+namespace fastops::cpu {
+
+void advise_huge_pages([[maybe_unused]] void* data, [[maybe_unused]] size_t bytes) {
+#ifdef MADV_HUGEPAGE
+  const auto begin = reinterpret_cast<uintptr_t>(data);
+  const uintptr_t first = (begin + huge_page - 1) / huge_page * huge_page;
+  const uintptr_t last = (begin + bytes) / huge_page * huge_page;
+  // It is a hint: where it is refused, nothing is lost.
+  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+#endif
+}
+
+at::Tensor in_huge_pages(at::Tensor fresh) {
+  constexpr size_t always_fresh = size_t{32} << 20;
+  if (fresh.nbytes() >= always_fresh) advise_huge_pages(fresh.mutable_data_ptr(), fresh.nbytes());
+  return fresh;
+}
+
+}  // namespace fastops::cpu
