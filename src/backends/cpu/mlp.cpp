@@ -210,8 +210,9 @@ std::vector<Tensor> mlp_backward(const Tensor& grad_output, const Tensor& input,
                                  const c10::List<bool>& output_mask) {
   const MlpArguments arguments = check_mlp_backward(grad_output, input, weights, biases, output, saved, activation,
                                                     output_activation, params, output_params, output_mask);
-  if (!use_gemm(arguments.input, arguments.weights))
+  if (!use_gemm(arguments.input, arguments.weights)) {
     return layered_mlp_backward(arguments, grad_output, output, saved, output_mask);
+  }
   return Backward(arguments, grad_output, output, saved, output_mask).run();
 }
 
