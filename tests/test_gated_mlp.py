@@ -4,14 +4,16 @@ import itertools
 import math
 from dataclasses import dataclass
 
+import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checks import assert_meta_agrees, kept_tensors
+import fastops
+from checks import assert_meta_agrees, assert_same_bits, kept_tensors
 from reference import Approximate, activation, rounded_parameters
-from strategies import draw_activation, draw_tensor, dtypes, features, leading_sizes
+from strategies import draw_activation, draw_tensor, dtypes, every_dtype, features, leading_sizes, random_tensor
 
 ops = torch.ops.fastops
 many = settings(max_examples=5 * settings().max_examples)
@@ -43,6 +45,22 @@ def draw_gated_network(data, dtype, device):
         tensors.append(draw_tensor(data, (size,), dtype, device) if data.draw(st.booleans()) else None)
     name, params = draw_activation(data)
     return GatedNetwork(tensors, name, params, draw_tensor(data, (*leading, outputs), dtype, device))
+
+
+def gated_network(rows, inputs, hidden, outputs, dtype, device):
+    """A gated_mlp of these sizes with every bias."""
+    weights = [(hidden, inputs), (hidden, inputs), (outputs, hidden)]
+    tensors = [random_tensor((rows, inputs), dtype, device, seed=0)]
+    tensors += [random_tensor(size, dtype, device, seed, 1 / math.sqrt(size[1])) for seed, size in enumerate(weights)]
+    tensors += [random_tensor((size,), dtype, device, seed) for seed, size in enumerate((hidden, hidden, outputs))]
+    return GatedNetwork(tensors, "silu", (), random_tensor((rows, outputs), dtype, device, seed=3))
+
+
+def output_and_gradients(network):
+    """The output and the gradients of the seven tensors, by autograd."""
+    leaves = [tensor.requires_grad_() for tensor in network.tensors]
+    output = ops.gated_mlp(*network.arguments)
+    return [output.detach(), *torch.autograd.grad(output, leaves, network.grad)]
 
 
 def expected_gated_network(network):
@@ -128,3 +146,59 @@ def test_gated_mlp_keeps_gate_and_up(device):
     tensors = [torch.randn(size, device=device, requires_grad=True) for size in [(4, 5), (6, 5), (6, 5), (3, 6)]]
     kept = kept_tensors(lambda: ops.gated_mlp(*tensors), tensors)
     assert [tensor.numel() for tensor in kept] == [24, 24]
+
+
+def has_own_products(device):
+    """Whether there are kernels for matrix products, so that small ones are not PyTorch's."""
+    return device.type == "cpu" and fastops._C.cpu_capability() != "default"
+
+
+# Sizes that take several blocks of rows, columns and depth; several chunks of rows, with small gradients and larger
+# ones; rows a power of two apart; and rows that are too few for the threads.
+BLOCKS = [(300, 130, 290, 97), (2500, 70, 33, 5), (2100, 100, 80, 97), (40, 1024, 7, 1024), (40, 100, 110, 65)]
+
+
+@every_dtype
+@pytest.mark.parametrize("sizes", BLOCKS)
+def test_blocks(device, dtype, sizes, restore_threads):
+    """Output and gradients are within the budget; our own products give the same bits from any number of threads."""
+    network = gated_network(*sizes, dtype, device)
+    expected_output, expected_grads = expected_gated_network(network)
+    results = {}
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        results[threads] = [ops.gated_mlp(*network.arguments), *output_and_gradients(network)]
+        expected = [expected_output, expected_output, *expected_grads]
+        for i, (result, value) in enumerate(zip(results[threads], expected, strict=True)):
+            value.assert_holds(result.detach(), f"result {i} with {threads} threads")
+    for threads in (2, 3) if has_own_products(device) else ():
+        for i, (result, first) in enumerate(zip(results[threads], results[1], strict=True)):
+            assert_same_bits(result, first, f"result {i} with {threads} threads")
+
+
+@every_dtype
+def test_every_mask(device, dtype):
+    """A gradient has the same bits whichever others are wanted."""
+    network = gated_network(40, 33, 65, 17, dtype, device)
+    _, gate, up = ops.gated_mlp_forward(*network.arguments)
+    args = (network.grad, *network.tensors[:6], gate, up, network.name, [])
+    every = ops.gated_mlp_backward(*args, [True] * 7)
+    for mask in itertools.product([False, True], repeat=7):
+        results = ops.gated_mlp_backward(*args, list(mask))
+        for result, expected in zip(results, itertools.compress(every, mask), strict=True):
+            assert_same_bits(result, expected, str(mask))
+
+
+@pytest.mark.parametrize(("rows", "own"), [(300, True), (20, False)])
+def test_products(device, rows, own):
+    """The matrix products are fastops' own, or PyTorch's where these are faster: for few rows of a larger network."""
+    if not has_own_products(device):
+        pytest.skip("has no matrix products of its own")
+    network = gated_network(rows, 130, 290, 97, torch.float32, device)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        output, *grads = output_and_gradients(network)
+    called = {event.name for event in profile.events()} & {"aten::mm", "aten::addmm"}
+    assert called == (set() if own else {"aten::mm", "aten::addmm"})
+    expected_output, expected_grads = expected_gated_network(network)
+    for result, expected in zip([output, *grads], [expected_output, *expected_grads], strict=True):
+        expected.assert_holds(result, f"{rows} rows")

@@ -28,7 +28,8 @@ class Info(NamedTuple):
     environment: dict[str, str]
     native: dict[str, dict[str, bool]]
     """For each op, for each available device, whether it has a kernel of its own there. Where it has none it runs
-    through PyTorch's ops; the matrix products of ``linear_act``, ``mlp`` and ``gated_mlp`` do so on every device."""
+    through PyTorch's ops; the kernels of ``linear_act``, ``mlp`` and ``gated_mlp`` use PyTorch's matrix products where
+    those are faster."""
 
     def __str__(self) -> str:
         lines = [f"{field}: {getattr(self, field)}" for field in self._fields[:-2]]

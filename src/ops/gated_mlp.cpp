@@ -94,11 +94,8 @@ std::tuple<Tensor, Tensor, Tensor> composite_gated_mlp(const GatedMlpArguments& 
   return {at::linear(act_mul(gate, up, mlp.activation), mlp.down_weight, mlp.down_bias), gate, up};
 }
 
-namespace {
-
-// `gate` and `up` are the projections with their biases.
-std::vector<Tensor> projections_backward(const GatedMlpArguments& mlp, const Tensor& grad_output, const Tensor& gate,
-                                         const Tensor& up, std::array<bool, 7> output_mask) {
+std::vector<Tensor> layered_gated_mlp_backward(const GatedMlpArguments& mlp, const Tensor& grad_output,
+                                               const Tensor& gate, const Tensor& up, std::array<bool, 7> output_mask) {
   const auto [wants_input, wants_gate_weight, wants_up_weight, wants_down_weight, wants_gate_bias, wants_up_bias,
               wants_down_bias] = output_mask;
   const Tensor grad = as_matrix(grad_output);
@@ -131,22 +128,13 @@ std::vector<Tensor> projections_backward(const GatedMlpArguments& mlp, const Ten
   return wanted;
 }
 
-}  // namespace
-
 std::vector<Tensor> composite_gated_mlp_backward(const GatedMlpArguments& mlp, const Tensor& grad_output,
                                                  std::array<bool, 7> output_mask) {
   const auto [gate, up] = project(mlp);
-  return projections_backward(mlp, grad_output, gate, up, output_mask);
+  return layered_gated_mlp_backward(mlp, grad_output, gate, up, output_mask);
 }
 
 namespace {
-
-#define FASTOPS_GATED_MLP_PARAMETERS                                                                  \
-  const Tensor &input, const Tensor &gate_weight, const Tensor &up_weight, const Tensor &down_weight, \
-      const std::optional<Tensor>&gate_bias, const std::optional<Tensor>&up_bias,                     \
-      const std::optional<Tensor>&down_bias, std::string_view activation, c10::ArrayRef<double> params
-#define FASTOPS_GATED_MLP_ARGUMENTS \
-  input, gate_weight, up_weight, down_weight, gate_bias, up_bias, down_bias, activation, params
 
 std::tuple<Tensor, Tensor, Tensor> forward(FASTOPS_GATED_MLP_PARAMETERS) {
   return composite_gated_mlp(check_gated_mlp(FASTOPS_GATED_MLP_ARGUMENTS));
@@ -173,7 +161,7 @@ std::vector<Tensor> backward(const Tensor& grad_output, const Tensor& input, con
                              std::array<bool, 7> output_mask) {
   const auto mlp = check_gated_mlp_backward(grad_output, input, gate_weight, up_weight, down_weight, gate_bias, up_bias,
                                             gate, up, activation, params);
-  return projections_backward(mlp, grad_output, gate, up, output_mask);
+  return layered_gated_mlp_backward(mlp, grad_output, gate, up, output_mask);
 }
 
 std::vector<Tensor> batched_backward(const Tensor& grad_output, const Tensor& input, const Tensor& gate_weight,

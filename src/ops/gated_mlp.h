@@ -43,6 +43,14 @@ using GatedMlpBackward = std::vector<Tensor>(const Tensor&, const Tensor&, const
                                              std::array<bool, 7>);
 const c10::TypedOperatorHandle<GatedMlpBackward>& gated_mlp_backward_op();
 
+// The parameters of gated_mlp and gated_mlp_forward, and their names.
+#define FASTOPS_GATED_MLP_PARAMETERS                                                                  \
+  const Tensor &input, const Tensor &gate_weight, const Tensor &up_weight, const Tensor &down_weight, \
+      const std::optional<Tensor>&gate_bias, const std::optional<Tensor>&up_bias,                     \
+      const std::optional<Tensor>&down_bias, std::string_view activation, c10::ArrayRef<double> params
+#define FASTOPS_GATED_MLP_ARGUMENTS \
+  input, gate_weight, up_weight, down_weight, gate_bias, up_bias, down_bias, activation, params
+
 // The arguments of a gated_mlp, checked.
 struct GatedMlpArguments {
   Tensor input, gate_weight, up_weight, down_weight;
@@ -63,6 +71,10 @@ GatedMlpArguments check_gated_mlp_backward(const Tensor& grad_output, const Tens
 
 // In terms of differentiable ops: (output, gate, up).
 std::tuple<Tensor, Tensor, Tensor> composite_gated_mlp(const GatedMlpArguments& mlp);
+
+// gated_mlp_backward with PyTorch's matrix products; `gate` and `up` as composite_gated_mlp returns them.
+std::vector<Tensor> layered_gated_mlp_backward(const GatedMlpArguments& mlp, const Tensor& grad_output,
+                                               const Tensor& gate, const Tensor& up, std::array<bool, 7> output_mask);
 
 // The backward in terms of differentiable ops. It computes the projections again: what the forward pass saved has no
 // history, and derivatives of the backward pass run through it.

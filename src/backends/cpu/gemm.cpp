@@ -184,6 +184,7 @@ Units units_of(const ParameterGradients& layer, Dtype dtype) {
 }  // namespace
 
 void GradientSums::prepare(c10::ArrayRef<ParameterGradients> layers, int64_t rows, bool whole) {
+  if (layers.empty()) return;
   int64_t elements = 0;
   for (const ParameterGradients& layer : layers) elements += layer.out_features * layer.input.arguments.columns;
   // Small gradients do not make work for all threads: there the threads share the rows, and the sums of the parts are
@@ -243,6 +244,7 @@ void GradientSums::multiply(const ParameterGradients& layer, const Sums& sums, c
 }
 
 void GradientSums::add(c10::ArrayRef<ParameterGradients> layers, int64_t rows, bool first) {
+  if (layers.empty()) return;
   if (first) {
     for (size_t i = 0; i < sums_.size(); ++i) {
       const int64_t features = layers[i % layers.size()].out_features;

@@ -43,11 +43,11 @@ void pack_all(c10::ArrayRef<Panels> matrices, Dtype dtype, int64_t threads);
 struct Stage {
   // Sums of products, or, where there are none, the rows of `source`: in the storage type if there is no epilogue,
   // which then converts them to `target`.
-  c10::SmallVector<Product, 2> products;
+  c10::SmallVector<Product, 2> products{};
   ConstRows source{nullptr, 0};
   Rows target{nullptr, 0};
-  int64_t columns;
-  Epilogue epilogue;
+  int64_t columns = 0;
+  Epilogue epilogue{};
 };
 // Runs the stages one after another for `rows` rows.
 void run_stages(c10::ArrayRef<Stage> stages, Dtype dtype, int64_t rows, int64_t threads);

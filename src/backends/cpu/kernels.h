@@ -134,7 +134,7 @@ struct GatedForwardArguments {
   Rows gate, up, next;
   ActivationParams params;
 };
-// dgate = sums * up * f'(gate), dup = sums * f(gate), in the type that is computed with.
+// dgate = sums * up * f'(gate), dup = sums * f(gate), in the type that is computed with. Both may be null.
 struct GatedBackwardArguments {
   ConstRows gate, up;
   Rows dgate, dup;

@@ -1,137 +1,53 @@
 // mlp and linear_act as chains of matrix products.
 #include "ops/mlp.h"
 
-#include <ATen/ops/empty.h>
 #include <torch/library.h>
 
 #include <algorithm>
 
-#include "backends/cpu/gemm.h"
+#include "backends/cpu/chain.h"
 
 namespace fastops::cpu {
 namespace {
 
-// The left-hand matrix of a chain's first product: a tensor itself, or a copy of it in the type that is computed with
-// and with a stride that the caches like.
-class LeftHand {
- public:
-  LeftHand(const Tensor& tensor, Dtype dtype) : tensor_(tensor), dtype_(dtype) {}
-
-  void take(Workspace& workspace, int64_t rows) {
-    const int64_t stride = tensor_.from(0).stride;
-    const bool regular = rows == 1 || stride * accumulator_size(dtype_) % 4096 != 0;
-    if (dtype_ != computed(dtype_) || !regular) copy_ = take_rows(workspace, dtype_, rows, tensor_.columns());
-  }
-  const RowView& tensor() const { return tensor_; }
-
-  // The rows from `row` on. The stage that makes the copy is added to `stages`.
-  ConstRows from(int64_t row, c10::SmallVectorImpl<Stage>& stages) const {
-    if (!copy_.data) return tensor_.from(row);
-    Stage stage;
-    stage.source = tensor_.from(row);
-    stage.target = copy_;
-    stage.columns = tensor_.columns();
-    stages.push_back(std::move(stage));
-    return constant(copy_);
-  }
-
- private:
-  RowView tensor_;
-  Dtype dtype_;
-  Rows copy_{nullptr, 0};
-};
-
 // The arguments as the kernels want them, and the memory of one call.
-class Layers {
- public:
-  Layers(const MlpArguments& mlp, int64_t passes)
-      : mlp_(mlp), dtype_(dtype_of(mlp.input)), input_(mlp.input, dtype_), rows_(row_count(mlp.input)) {
-    int64_t operations = 0;
-    for (size_t i = 0; i < mlp.layers(); ++i) {
-      weights_.emplace_back(mlp.weights[i]);
-      biases_.push_back(mlp.biases[i].defined() ? mlp.biases[i].contiguous() : Tensor());
-      operations += rows_ * in_features(i) * out_features(i);
-    }
-    threads_ = threads_for(passes * operations);
-  }
+class Layers : protected Chain {
+ protected:
+  Layers(const MlpArguments& mlp, int64_t passes) : Chain(mlp.input, mlp.weights, mlp.biases, passes), mlp_(mlp) {}
 
-  int64_t rows() const { return rows_; }
-  int64_t in_features(size_t layer) const { return mlp_.weights[layer].size(1); }
-  int64_t out_features(size_t layer) const { return mlp_.weights[layer].size(0); }
+  int64_t in_features(size_t layer) const { return layers_[layer].in_features; }
+  int64_t out_features(size_t layer) const { return layers_[layer].out_features; }
   const Kernels& kernels_of(size_t layer) const { return kernels(mlp_.activation_of(layer).id, dtype_); }
   ActivationParams params_of(size_t layer) const { return mlp_.activation_of(layer).params(); }
-  bool has_bias(size_t layer) const { return biases_[layer].defined(); }
-
- protected:
-  // The product of `a` with a layer's weight, packed.
-  Product with_weight(size_t layer, ConstRows a, bool transposed) {
-    const int64_t depth = transposed ? in_features(layer) : out_features(layer);
-    const int64_t columns = transposed ? out_features(layer) : in_features(layer);
-    void* panels = take_panels(workspace_, dtype_, depth, columns);
-    const GemmKernels& gemm = gemm_kernels(dtype_);
-    panels_.push_back(
-        {transposed ? gemm.pack_transposed : gemm.pack, {weights_[layer].from(0), {}, depth, columns, panels, {}}});
-    return {a, panels, depth};
-  }
-
-  static int64_t row_count(const Tensor& tensor) {
-    int64_t rows = 1;
-    for (int64_t d = 0; d + 1 < tensor.dim(); ++d) rows *= tensor.size(d);
-    return rows;
-  }
 
   const MlpArguments& mlp_;
-  Dtype dtype_;
-  LeftHand input_;
-  int64_t rows_;
-  int64_t threads_;
-  c10::SmallVector<RowView, 4> weights_;
-  c10::SmallVector<Tensor, 4> biases_;
-  Workspace workspace_;
-  c10::SmallVector<Panels, 4> panels_;
 };
-
-// The most rows that go through all layers before the next ones: their intermediate results take memory.
-constexpr int64_t chunk_rows = 2048;
 
 class Forward : Layers {
  public:
   explicit Forward(const MlpArguments& mlp) : Layers(mlp, 1) {}
 
   Tensor run(std::vector<Tensor>* saved) {
-    Tensor output = empty_result(mlp_.layers() - 1);
+    Tensor output = empty_result(out_features(mlp_.layers() - 1));
     if (saved) {
       for (size_t i = 0; i < mlp_.layers(); ++i) {
-        if (mlp_.saves(i)) saved->push_back(empty_result(i));
+        if (mlp_.saves(i)) saved->push_back(empty_result(out_features(i)));
       }
     }
     if (rows_ == 0) return output;
-    const int64_t chunk = std::min(rows_, chunk_rows);
     c10::SmallVector<Product, 4> products;
     c10::SmallVector<Rows, 4> hidden;
-    input_.take(workspace_, chunk);
+    input_.take(workspace_, chunk_rows());
     for (size_t i = 0; i < mlp_.layers(); ++i) {
-      products.push_back(with_weight(i, {}, /*transposed=*/true));
-      if (i + 1 < mlp_.layers()) hidden.push_back(take_rows(workspace_, dtype_, chunk, out_features(i)));
+      products.push_back(product_with(layers_[i], /*transposed=*/true));
+      if (i + 1 < mlp_.layers()) hidden.push_back(take_rows(workspace_, dtype_, chunk_rows(), out_features(i)));
     }
     pack_all(panels_, dtype_, threads_);
-    const Parts chunks(rows_, chunk);
-    for (int64_t c = 0; c < chunks.count; ++c)
-      run_chunk(chunks.begin(c), chunks.size(c), products, hidden, output, saved);
+    for_each_chunk([&](int64_t row, int64_t rows) { run_chunk(row, rows, products, hidden, output, saved); });
     return output;
   }
 
  private:
-  Tensor empty_result(size_t layer) const {
-    auto sizes = mlp_.input.sizes().vec();
-    sizes.back() = out_features(layer);
-    return at::empty(sizes, mlp_.input.options());
-  }
-
-  Rows rows_of(const Tensor& tensor, int64_t row) const {
-    return from_row(Rows{byte_data(tensor), tensor.size(-1)}, row, dtype_);
-  }
-
   void run_chunk(int64_t row, int64_t rows, c10::ArrayRef<Product> products, c10::ArrayRef<Rows> hidden,
                  const Tensor& output, const std::vector<Tensor>* saved) {
     c10::SmallVector<Stage, 4> stages;
@@ -141,7 +57,7 @@ class Forward : Layers {
       const bool last = i + 1 == mlp_.layers();
       const bool keep = saved && mlp_.saves(i);
       LayerForwardArguments& to = arguments[i];
-      to = {has_bias(i) ? biases_[i].const_data_ptr() : nullptr, {}, {}, {}, params_of(i)};
+      to = {layers_[i].bias_data(), {}, {}, {}, params_of(i)};
       if (last) to.post = rows_of(output, row);
       if (!last) to.next = hidden[i];
       if (keep) (output_suffices(mlp_.activation_of(i)) ? to.post : to.pre) = rows_of((*saved)[i], row);
@@ -178,31 +94,22 @@ class Backward : Layers {
     make_results();
     if (lowest_ == mask_.size()) return {};
     const size_t layers = mlp_.layers();
-    const int64_t chunk = std::min(rows_, chunk_rows);
     const size_t first_layer = lowest_ == 0 ? 0 : (lowest_ - 1) / 2;
 
-    grad_output_.take(workspace_, chunk);
+    grad_output_.take(workspace_, chunk_rows());
     products_.resize(layers);
     dz_.resize(layers);
     for (size_t i = layers; i-- > first_layer;) {
-      if (i > first_layer || lowest_ == 0) products_[i] = with_weight(i, {}, /*transposed=*/false);
+      if (i > first_layer || lowest_ == 0) products_[i] = product_with(layers_[i], /*transposed=*/false);
       const bool as_given = i + 1 == layers && mlp_.output_activation.id == Activation::identity;
-      if (!as_given) dz_[i] = take_rows(workspace_, dtype_, chunk, out_features(i));
+      if (!as_given) dz_[i] = take_rows(workspace_, dtype_, chunk_rows(), out_features(i));
     }
     pack_all(panels_, dtype_, threads_);
 
-    GradientSums sums(workspace_, dtype_, threads_);
-    const Parts chunks(rows_, std::max<int64_t>(1, chunk));
-    for (int64_t c = 0; c < std::max<int64_t>(1, chunks.count); ++c) {
-      const int64_t row = rows_ == 0 ? 0 : chunks.begin(c);
-      const int64_t rows = rows_ == 0 ? 0 : chunks.size(c);
-      run_chunk(row, rows, first_layer);
-      if (c == 0) sums.prepare(parameters_, chunk, chunks.count <= 1);
-      sums.add(parameters_, rows, c == 0);
-    }
-    sums.finish(parameters_);
-    results_.erase(std::remove_if(results_.begin(), results_.end(), [](const Tensor& t) { return !t.defined(); }),
-                   results_.end());
+    sum_gradients([&](int64_t row, int64_t rows, c10::SmallVectorImpl<ParameterGradients>& parameters) {
+      run_chunk(row, rows, first_layer, parameters);
+    });
+    erase_undefined(results_);
     return std::move(results_);
   }
 
@@ -211,21 +118,20 @@ class Backward : Layers {
   bool wants_bias(size_t layer) const { return mask_[2 + 2 * layer]; }
 
   void make_results() {
-    const auto options = mlp_.input.options();
     results_.resize(mask_.size());
-    if (mask_[0]) results_[0] = at::empty(mlp_.input.sizes(), options);
+    if (mask_[0]) results_[0] = empty_result(in_features(0));
     for (size_t i = 0; i < mlp_.layers(); ++i) {
-      if (wants_weight(i)) results_[1 + 2 * i] = at::empty({out_features(i), in_features(i)}, options);
-      if (wants_bias(i)) results_[2 + 2 * i] = at::empty({out_features(i)}, options);
+      if (wants_weight(i)) results_[1 + 2 * i] = empty_parameter({out_features(i), in_features(i)});
+      if (wants_bias(i)) results_[2 + 2 * i] = empty_parameter({out_features(i)});
     }
   }
 
-  // From the last layer's dz down to the input's gradient; fills parameters_.
-  void run_chunk(int64_t row, int64_t rows, size_t first_layer) {
+  // From the last layer's dz down to the input's gradient.
+  void run_chunk(int64_t row, int64_t rows, size_t first_layer,
+                 c10::SmallVectorImpl<ParameterGradients>& parameters) const {
     const size_t layers = mlp_.layers();
     c10::SmallVector<Stage, 6> stages;
     c10::SmallVector<LayerBackwardArguments, 4> arguments(layers);
-    parameters_.clear();
 
     ConstRows dz = grad_output_.from(row, stages);
     if (dz_[layers - 1].data) {
@@ -238,14 +144,14 @@ class Backward : Layers {
     }
     StoreArguments input_gradient{};
     for (size_t i = layers; i-- > first_layer;) {
-      if (wants_weight(i) || wants_bias(i)) parameters_.push_back(parameter_gradients(i, dz, row));
+      if (wants_weight(i) || wants_bias(i)) parameters.push_back(parameter_gradients(i, dz, row));
       if (i == first_layer && lowest_ > 0) break;
       Stage stage;
       stage.products.push_back(products_[i]);
       stage.products[0].a = dz;
       stage.columns = in_features(i);
       if (i == 0) {
-        input_gradient = {from_row(Rows{byte_data(results_[0]), in_features(0)}, row, dtype_), false};
+        input_gradient = {rows_of(results_[0], row), false};
         stage.epilogue = {gemm_kernels(dtype_).store, &input_gradient};
       } else {
         stage.epilogue = through_activation(i - 1, row, arguments[i - 1]);
@@ -253,7 +159,7 @@ class Backward : Layers {
       }
       stages.push_back(std::move(stage));
     }
-    if (rows > 0) run_stages(stages, dtype_, rows, threads_);
+    run_stages(stages, dtype_, rows, threads_);
   }
 
   Epilogue through_activation(size_t layer, int64_t row, LayerBackwardArguments& arguments) const {
@@ -281,26 +187,19 @@ class Backward : Layers {
   std::vector<Tensor> results_;
   c10::SmallVector<Product, 4> products_;
   c10::SmallVector<Rows, 4> dz_;
-  c10::SmallVector<ParameterGradients, 4> parameters_;
 };
-
-bool use_gemm(const MlpArguments& mlp) {
-  int64_t weights = 0;
-  for (const Tensor& weight : mlp.weights) weights += weight.numel();
-  const int64_t columns = mlp.input.size(-1);
-  return use_gemm(dtype_of(mlp.input), columns > 0 ? mlp.input.numel() / columns : 1, weights);
-}
 
 Tensor mlp(FASTOPS_MLP_PARAMETERS) {
   const MlpArguments arguments = check_mlp("mlp", FASTOPS_MLP_ARGUMENTS);
-  if (!use_gemm(arguments)) return layered_mlp(arguments, nullptr);
+  if (!use_gemm(arguments.input, arguments.weights)) return layered_mlp(arguments, nullptr);
   return Forward(arguments).run(nullptr);
 }
 
 std::tuple<Tensor, std::vector<Tensor>> mlp_forward(FASTOPS_MLP_PARAMETERS) {
   const MlpArguments arguments = check_mlp("mlp", FASTOPS_MLP_ARGUMENTS);
   std::vector<Tensor> saved;
-  Tensor output = use_gemm(arguments) ? Forward(arguments).run(&saved) : layered_mlp(arguments, &saved);
+  Tensor output =
+      use_gemm(arguments.input, arguments.weights) ? Forward(arguments).run(&saved) : layered_mlp(arguments, &saved);
   return {std::move(output), std::move(saved)};
 }
 
@@ -311,14 +210,16 @@ std::vector<Tensor> mlp_backward(const Tensor& grad_output, const Tensor& input,
                                  const c10::List<bool>& output_mask) {
   const MlpArguments arguments = check_mlp_backward(grad_output, input, weights, biases, output, saved, activation,
                                                     output_activation, params, output_params, output_mask);
-  if (!use_gemm(arguments)) return layered_mlp_backward(arguments, grad_output, output, saved, output_mask);
+  if (!use_gemm(arguments.input, arguments.weights)) {
+    return layered_mlp_backward(arguments, grad_output, output, saved, output_mask);
+  }
   return Backward(arguments, grad_output, output, saved, output_mask).run();
 }
 
 Tensor linear_act(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
                   std::string_view activation, c10::ArrayRef<double> params) {
   const MlpArguments arguments = check_linear_act(input, weight, bias, activation, params);
-  if (!use_gemm(arguments)) return layered_mlp(arguments, nullptr);
+  if (!use_gemm(arguments.input, arguments.weights)) return layered_mlp(arguments, nullptr);
   return Forward(arguments).run(nullptr);
 }
 

@@ -64,11 +64,15 @@ void gated_layer_backward(const void* arguments, const Block& block) {
   for_each_sum<Storage>(block, [&](auto sum, auto load, auto, auto store_computed) {
     const auto grad = sum(0);
     const auto gate = load(to.gate);
-    store_computed(
-        apply<Storage>([&](Number d, Number g, Number u) { return A::template gradient<Number>(d * u, g, p); }, grad,
-                       gate, load(to.up)),
-        to.dgate);
-    store_computed(apply<Storage>([&](Number d, Number g) { return A::value(g, p) * d; }, grad, gate), to.dup);
+    if (to.dgate.data) {
+      store_computed(
+          apply<Storage>([&](Number d, Number g, Number u) { return A::template gradient<Number>(d * u, g, p); }, grad,
+                         gate, load(to.up)),
+          to.dgate);
+    }
+    if (to.dup.data) {
+      store_computed(apply<Storage>([&](Number d, Number g) { return A::value(g, p) * d; }, grad, gate), to.dup);
+    }
   });
 }
 

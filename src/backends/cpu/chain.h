@@ -1,0 +1,145 @@
+// What mlp and gated_mlp have in common as chains of matrix products.
+#pragma once
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "backends/cpu/gemm.h"
+
+namespace fastops::cpu {
+
+inline int64_t row_count(const at::Tensor& tensor) {
+  int64_t rows = 1;
+  for (int64_t d = 0; d + 1 < tensor.dim(); ++d) rows *= tensor.size(d);
+  return rows;
+}
+
+inline int64_t element_count(at::TensorList tensors) {
+  int64_t elements = 0;
+  for (const at::Tensor& tensor : tensors) elements += tensor.numel();
+  return elements;
+}
+
+inline bool use_gemm(const at::Tensor& input, at::TensorList weights) {
+  return use_gemm(dtype_of(input), row_count(input), element_count(weights));
+}
+
+// The left-hand matrix of a chain's first product: a tensor itself, or a copy of it in the type that is computed with
+// and with a stride that the caches like.
+class LeftHand {
+ public:
+  LeftHand(const at::Tensor& tensor, Dtype dtype) : tensor_(tensor), dtype_(dtype) {}
+
+  void take(Workspace& workspace, int64_t rows) {
+    const int64_t stride = tensor_.from(0).stride;
+    const bool regular = rows == 1 || stride * accumulator_size(dtype_) % 4096 != 0;
+    if (dtype_ != computed(dtype_) || !regular) copy_ = take_rows(workspace, dtype_, rows, tensor_.columns());
+  }
+  const RowView& tensor() const { return tensor_; }
+
+  // The rows from `row` on. The stage that makes the copy is added to `stages`.
+  ConstRows from(int64_t row, c10::SmallVectorImpl<Stage>& stages) const {
+    if (!copy_.data) return tensor_.from(row);
+    stages.push_back({.source = tensor_.from(row), .target = copy_, .columns = tensor_.columns()});
+    return constant(copy_);
+  }
+
+ private:
+  RowView tensor_;
+  Dtype dtype_;
+  Rows copy_{nullptr, 0};
+};
+
+// The arguments as the kernels want them, and the memory of one call.
+class Chain {
+ protected:
+  struct Layer {
+    RowView weight;
+    at::Tensor bias;  // contiguous; undefined if there is none
+    int64_t out_features, in_features;
+
+    const void* bias_data() const { return bias.defined() ? bias.const_data_ptr() : nullptr; }
+  };
+
+  // `passes` is the number of products with matrices of each weight's size.
+  Chain(const at::Tensor& input, at::TensorList weights, at::TensorList biases, int64_t passes)
+      : input_tensor_(input),
+        dtype_(dtype_of(input)),
+        input_(input, dtype_),
+        rows_(row_count(input)),
+        threads_(threads_for(passes * rows_ * element_count(weights))) {
+    for (size_t i = 0; i < weights.size(); ++i) {
+      layers_.push_back({RowView(weights[i]), biases[i].defined() ? biases[i].contiguous() : at::Tensor(),
+                         weights[i].size(0), weights[i].size(1)});
+    }
+  }
+
+  // The product with a layer's weight, or with its transpose; pack_all(panels_, ...) packs it.
+  Product product_with(const Layer& layer, bool transposed) {
+    const int64_t depth = transposed ? layer.in_features : layer.out_features;
+    const int64_t columns = transposed ? layer.out_features : layer.in_features;
+    void* panels = take_panels(workspace_, dtype_, depth, columns);
+    const GemmKernels& gemm = gemm_kernels(dtype_);
+    panels_.push_back(
+        {transposed ? gemm.pack_transposed : gemm.pack, {layer.weight.from(0), {}, depth, columns, panels, {}}});
+    return {{}, panels, depth};
+  }
+
+  // The most rows that go through all layers before the next ones: their intermediate results take memory.
+  static constexpr int64_t most_chunk_rows = 2048;
+  int64_t chunk_rows() const { return std::min(rows_, most_chunk_rows); }
+
+  // f(row, rows) for each chunk of rows; f(0, 0) if there are no rows.
+  template <class F>
+  void for_each_chunk(F f) const {
+    if (rows_ == 0) return f(0, 0);
+    const Parts chunks(rows_, most_chunk_rows);
+    for (int64_t c = 0; c < chunks.count; ++c) f(chunks.begin(c), chunks.size(c));
+  }
+
+  // run_chunk(row, rows, parameters) for each chunk of rows; adds up the gradients that it puts into `parameters`.
+  template <class F>
+  void sum_gradients(F run_chunk) {
+    GradientSums sums(workspace_, dtype_, threads_);
+    c10::SmallVector<ParameterGradients, 4> parameters;
+    for_each_chunk([&](int64_t row, int64_t rows) {
+      parameters.clear();
+      run_chunk(row, rows, parameters);
+      const bool first = row == 0;
+      if (first) sums.prepare(parameters, chunk_rows(), rows == rows_);
+      sums.add(parameters, rows, first);
+    });
+    sums.finish(parameters);
+  }
+
+  // A result with the input's leading dimensions.
+  at::Tensor empty_result(int64_t features) const {
+    auto sizes = input_tensor_.sizes().vec();
+    sizes.back() = features;
+    return at::empty(sizes, input_tensor_.options());
+  }
+  at::Tensor empty_parameter(at::IntArrayRef sizes) const { return at::empty(sizes, input_tensor_.options()); }
+
+  // The rows of a contiguous result from `row` on; none of an undefined one.
+  Rows rows_of(const at::Tensor& result, int64_t row) const {
+    if (!result.defined()) return {nullptr, 0};
+    return from_row(Rows{byte_data(result), result.size(-1)}, row, dtype_);
+  }
+
+  static void erase_undefined(std::vector<at::Tensor>& results) {
+    std::erase_if(results, [](const at::Tensor& result) { return !result.defined(); });
+  }
+
+  at::Tensor input_tensor_;
+  Dtype dtype_;
+  LeftHand input_;
+  int64_t rows_;
+  int64_t threads_;
+  c10::SmallVector<Layer, 4> layers_;
+  Workspace workspace_;
+  c10::SmallVector<Panels, 4> panels_;
+};
+
+}  // namespace fastops::cpu
