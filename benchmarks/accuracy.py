@@ -1,14 +1,14 @@
 """The largest errors over every float32 of the elementary functions and the activations, and PyTorch's beside them.
 
-``python benchmarks/accuracy.py`` takes an hour or so on two cores and writes ``docs/accuracy.md``; with ``--stride 1000``
-it tries every thousandth float32 and takes seconds. What is done is kept in ``build/accuracy.json``: an interrupted run
-goes on where it was. It needs a clone, as it compiles ``math_functions.cpp``, and g++ or clang.
+``python benchmarks/accuracy.py`` takes an hour or so on two cores and writes ``docs/accuracy.md``; with
+``--stride 1000`` it tries every thousandth float32 and takes seconds. What is done is kept in ``build/accuracy.json``:
+an interrupted run goes on where it was. It needs a clone, as it compiles ``math_functions.cpp``, and g++ or clang.
 
 The reference is float64, by formulas without cancellation; its own error is some 1e-16 relative, 1e-9 of what is
-measured. The unit is the distance between neighbouring float32 numbers at the true value (ulp), so half a unit is the best
-that any float32 result can do. Where values are so small that exp(-x) overflows on the way there, formulas flush to zero
-(PyTorch's as well as ours): for the activations, values below 2^-98 in magnitude count with the unit of 2^-98, which is
-2^-121. For the elementary functions the unit is that of the value, down to the denormals.
+measured. The unit is the distance between neighbouring float32 numbers at the true value (ulp), so half a unit is the
+best that any float32 result can do. Where values are so small that exp(-x) overflows on the way there, formulas flush
+to zero (PyTorch's as well as ours): for the activations, values below 2^-98 in magnitude count with the unit of 2^-98,
+which is 2^-121. For the elementary functions the unit is that of the value, down to the denormals.
 """
 
 from __future__ import annotations
@@ -287,8 +287,8 @@ activation is an elementary function.
 
 ## Gradients
 
-The largest error of the gradient over every {gradient_stride}th float32, the incoming gradient being 1. Near the zeros of a
-derivative its terms cancel, so that the unit there is small for what any formula in float32 can do.
+The largest error of the gradient over every {gradient_stride}th float32, the incoming gradient being 1. Near the zeros
+of a derivative its terms cancel, so that the unit there is small for what any formula in float32 can do.
 
 {table(kept, "gradient")}
 """

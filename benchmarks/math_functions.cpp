@@ -4,9 +4,10 @@
 using namespace fastops::cpu::CPU_CAPABILITY;
 
 // n is a multiple of 16, which every vector's size divides.
-#define FASTOPS_FUNCTION(name)                                                                             \
-  extern "C" void math_##name(const float* x, float* y, int64_t n) {                                       \
-    for (int64_t i = 0; i < n; i += Floats::size()) fastops::cpu::CPU_CAPABILITY::name(Floats::loadu(x + i)).store(y + i); \
+#define FASTOPS_FUNCTION(name)                                               \
+  extern "C" void math_##name(const float* x, float* y, int64_t n) {         \
+    for (int64_t i = 0; i < n; i += Floats::size())                          \
+      fastops::cpu::CPU_CAPABILITY::name(Floats::loadu(x + i)).store(y + i); \
   }
 FASTOPS_FUNCTION(exp)
 FASTOPS_FUNCTION(expm1)

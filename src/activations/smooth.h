@@ -116,8 +116,8 @@ struct SiLU : ActivationBase {
 };
 
 // Misra, "Mish", 2019: x * tanh(softplus(x)). With e = exp(x) and w = e (e + 2), tanh(softplus(x)) = w / (w + 2), whose
-// derivative is 4 e (e + 1) / (w + 2)^2: one exponential and one division serve both. Past x = 25 the tanh is 1 to every
-// dtype's last bit and its derivative negligible; the bound keeps e^3 finite.
+// derivative is 4 e (e + 1) / (w + 2)^2: one exponential and one division serve both. Past x = 25 the tanh is 1 to
+// every dtype's last bit and its derivative negligible; the bound keeps e^3 finite.
 struct Mish : ActivationBase {
   template <class T, class S>
   static T value(T x, Params<S>) {

@@ -26,8 +26,8 @@ void check_tensor(std::string_view op, Argument argument, const at::Tensor& tens
   }
 }
 
-void check_like(std::string_view op, Argument argument, const at::Tensor& tensor,
-                Argument like_argument, const at::Tensor& like) {
+void check_like(std::string_view op, Argument argument, const at::Tensor& tensor, Argument like_argument,
+                const at::Tensor& like) {
   check_tensor(op, argument, tensor);
   TORCH_CHECK_TYPE(tensor.scalar_type() == like.scalar_type(), "fastops.", op, ": ", argument, " is ",
                    tensor.scalar_type(), ", but ", like_argument, " is ", like.scalar_type(),
@@ -36,8 +36,8 @@ void check_like(std::string_view op, Argument argument, const at::Tensor& tensor
               like_argument, " is on ", like.device(), "; they must be on the same device");
 }
 
-void check_same_shape(std::string_view op, Argument argument, const at::Tensor& tensor,
-                      Argument like_argument, const at::Tensor& like) {
+void check_same_shape(std::string_view op, Argument argument, const at::Tensor& tensor, Argument like_argument,
+                      const at::Tensor& like) {
   check_like(op, argument, tensor, like_argument, like);
   TORCH_CHECK_VALUE(tensor.sym_sizes().equals(like.sym_sizes()), "fastops.", op, ": ", argument, " has shape ",
                     tensor.sym_sizes(), ", but ", like_argument, " has shape ", like.sym_sizes(),
@@ -49,8 +49,8 @@ c10::SymInt last_size(std::string_view op, Argument argument, const at::Tensor& 
   return tensor.sym_size(-1);
 }
 
-void check_bias(std::string_view op, Argument argument, const std::optional<at::Tensor>& bias,
-                const c10::SymInt& size, Argument like_argument, const at::Tensor& like) {
+void check_bias(std::string_view op, Argument argument, const std::optional<at::Tensor>& bias, const c10::SymInt& size,
+                Argument like_argument, const at::Tensor& like) {
   if (!bias || !bias->defined()) return;
   check_like(op, argument, *bias, like_argument, like);
   TORCH_CHECK_VALUE(bias->dim() == 1 && bias->sym_size(0) == size, "fastops.", op, ": ", argument, " has shape ",

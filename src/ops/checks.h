@@ -24,19 +24,19 @@ std::ostream& operator<<(std::ostream& out, const Argument& argument);
 void check_tensor(std::string_view op, Argument argument, const at::Tensor& tensor);
 
 // As check_tensor, with the dtype (TypeError) and device (RuntimeError) of `like`.
-void check_like(std::string_view op, Argument argument, const at::Tensor& tensor,
-                Argument like_argument, const at::Tensor& like);
+void check_like(std::string_view op, Argument argument, const at::Tensor& tensor, Argument like_argument,
+                const at::Tensor& like);
 
 // As check_like, and of the same shape (ValueError).
-void check_same_shape(std::string_view op, Argument argument, const at::Tensor& tensor,
-                      Argument like_argument, const at::Tensor& like);
+void check_same_shape(std::string_view op, Argument argument, const at::Tensor& tensor, Argument like_argument,
+                      const at::Tensor& like);
 
 // The last dimension, which the tensor must have; else ValueError.
 c10::SymInt last_size(std::string_view op, Argument argument, const at::Tensor& tensor);
 
 // A vector of `size` elements, as check_like; nothing where absent.
-void check_bias(std::string_view op, Argument argument, const std::optional<at::Tensor>& bias,
-                const c10::SymInt& size, Argument like_argument, const at::Tensor& like);
+void check_bias(std::string_view op, Argument argument, const std::optional<at::Tensor>& bias, const c10::SymInt& size,
+                Argument like_argument, const at::Tensor& like);
 
 // Makes `out` ready for a result with the sizes of `like`: an empty tensor is resized, any other must have them.
 // It may be `like` itself, but not overlap it in part nor overlap itself.

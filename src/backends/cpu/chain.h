@@ -118,9 +118,11 @@ class Chain {
   at::Tensor empty_result(int64_t features) const {
     auto sizes = input_tensor_.sizes().vec();
     sizes.back() = features;
-    return at::empty(sizes, input_tensor_.options());
+    return in_huge_pages(at::empty(sizes, input_tensor_.options()));
   }
-  at::Tensor empty_parameter(at::IntArrayRef sizes) const { return at::empty(sizes, input_tensor_.options()); }
+  at::Tensor empty_parameter(at::IntArrayRef sizes) const {
+    return in_huge_pages(at::empty(sizes, input_tensor_.options()));
+  }
 
   // The rows of a contiguous result from `row` on; none of an undefined one.
   Rows rows_of(const at::Tensor& result, int64_t row) const {

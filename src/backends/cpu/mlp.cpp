@@ -51,7 +51,7 @@ class Forward : Layers {
   void run_chunk(int64_t row, int64_t rows, c10::ArrayRef<Product> products, c10::ArrayRef<Rows> hidden,
                  const Tensor& output, const std::vector<Tensor>* saved) {
     c10::SmallVector<Stage, 4> stages;
-    c10::SmallVector<LayerForwardArguments, 4> arguments(mlp_.layers());
+    std::vector<LayerForwardArguments> arguments(mlp_.layers());
     ConstRows a = input_.from(row, stages);
     for (size_t i = 0; i < mlp_.layers(); ++i) {
       const bool last = i + 1 == mlp_.layers();
@@ -131,7 +131,7 @@ class Backward : Layers {
                  c10::SmallVectorImpl<ParameterGradients>& parameters) const {
     const size_t layers = mlp_.layers();
     c10::SmallVector<Stage, 6> stages;
-    c10::SmallVector<LayerBackwardArguments, 4> arguments(layers);
+    std::vector<LayerBackwardArguments> arguments(layers);
 
     ConstRows dz = grad_output_.from(row, stages);
     if (dz_[layers - 1].data) {

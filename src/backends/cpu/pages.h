@@ -1,7 +1,7 @@
 // Memory in huge pages where the system gives them on request (Linux): one page fault instead of 512.
 //
-// glibc takes every block of 32 MiB or more afresh from the system and gives it back at once when it is freed. Each call
-// that returns such a tensor then takes longer for its page faults than for its work.
+// glibc takes every block of 32 MiB or more afresh from the system and gives it back at once when it is freed. Each
+// call that returns such a tensor then takes longer for its page faults than for its work.
 #pragma once
 
 #include <ATen/core/Tensor.h>

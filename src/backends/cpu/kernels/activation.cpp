@@ -15,7 +15,8 @@ void forward(const void* x, void* y, int64_t n, ActivationParams params, bool st
     return;
   }
   const auto p = compute_params<Storage>(params);
-  transform<Storage>(stream, n, [p](auto v) { return A::value(v, p); }, static_cast<Storage*>(y), static_cast<const Storage*>(x));
+  transform<Storage>(
+      stream, n, [p](auto v) { return A::value(v, p); }, static_cast<Storage*>(y), static_cast<const Storage*>(x));
 }
 
 template <class A, class Storage, int order, bool from_output>

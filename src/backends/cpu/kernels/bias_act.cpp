@@ -10,8 +10,8 @@ template <class A, class Storage>
 void bias_forward(ConstRows x, const void* bias, Rows y, int64_t rows, int64_t columns, ActivationParams params) {
   const auto p = compute_params<Storage>(params);
   for (int64_t r = 0; r < rows; ++r) {
-    transform<Storage>(/*stream=*/false, columns, [p](auto v, auto b) { return A::value(v + b, p); }, row<Storage>(y, r),
-                       row<Storage>(x, r), static_cast<const Storage*>(bias));
+    transform<Storage>(/*stream=*/false, columns, [p](auto v, auto b) { return A::value(v + b, p); },
+                       row<Storage>(y, r), row<Storage>(x, r), static_cast<const Storage*>(bias));
   }
 }
 

@@ -49,9 +49,7 @@ inline Floats subtract_exponent(Floats x, Floats n) {
 inline Floats exp_tail(Floats r) {
   return polynomial(r, 4.999999702e-01f, 1.666654646e-01f, 4.166743532e-02f, 8.366254158e-03f, 1.387063297e-03f);
 }
-inline Floats exp_reduced(Floats r) {
-  return fmadd(fmadd(exp_tail(r), r, Floats(1.0f)), r, Floats(1.0f));
-}
+inline Floats exp_reduced(Floats r) { return fmadd(fmadd(exp_tail(r), r, Floats(1.0f)), r, Floats(1.0f)); }
 inline Floats expm1_reduced(Floats r) { return fmadd(r * r, exp_tail(r), r); }
 
 // exp(x) for x from -104, below which it is 0, to 89, above which it is infinite.
@@ -64,7 +62,8 @@ inline Floats exp(Floats x) { return exp_bounded(at::vec::clamp(x, Floats(-104.0
 
 // 2^r for |r| <= 1/2, and 2^x with a relative error below 2^-23.
 inline Floats exp2_reduced(Floats r) {
-  const Floats q = polynomial(r, 6.931470037e-01f, 2.402224690e-01f, 5.550711229e-02f, 9.671294130e-03f, 1.326940604e-03f);
+  const Floats q =
+      polynomial(r, 6.931470037e-01f, 2.402224690e-01f, 5.550711229e-02f, 9.671294130e-03f, 1.326940604e-03f);
   return fmadd(q, r, Floats(1.0f));
 }
 inline Floats exp2(Floats x) {
@@ -86,16 +85,16 @@ inline Floats expm1(Floats x) {
 }
 
 // tanh(|x|) = -E / (E + 2) with E = expm1(-2 |x|); from |x| = 9.5 on it is 1. The reduction is that of 2 |x| with
-// everything halved, -|x| = n ln(2) / 2 + r, and the coefficients those of exp_tail(2r). As n is small and E matters less
-// the larger it is, ln 2 need not be split.
+// everything halved, -|x| = n ln(2) / 2 + r, and the coefficients those of exp_tail(2r). As n is small and E matters
+// less the larger it is, ln 2 need not be split.
 inline Floats tanh(Floats x) {
   const Floats a = clamp_min(negative_magnitude(x), Floats(-9.5f));
   const Floats constant(rounding_constant + 1.0f);
   const Floats sum = fmadd(a, Floats(2.885390082f), constant);
   const Floats twice_power = power_of_two(sum);
   const Floats r = fmadd(sum - constant, Floats(-0.3465735903f), a);
-  const Floats tail = polynomial(r, 9.999999404e-01f, 6.666618586e-01f, 3.333394825e-01f, 1.338600665e-01f,
-                                 4.438602552e-02f);
+  const Floats tail =
+      polynomial(r, 9.999999404e-01f, 6.666618586e-01f, 3.333394825e-01f, 1.338600665e-01f, 4.438602552e-02f);
   const Floats half_expm1 = fmadd(r * r, tail, r);
   const Floats e = fmadd(twice_power, half_expm1, fmadd(twice_power, Floats(0.5f), Floats(-1.0f)));
   return with_sign_of(x, quotient_by_sum(e, Floats(2.0f)));
@@ -134,9 +133,9 @@ inline Floats log1p_exp(Floats x) {
   const Floats sum = p + one;
   const Floats e = scale(sum, n);
   const Floats lost = scale(p - (sum - one), n);
-  const Floats q = polynomial(e, -4.999993145e-01f, 3.333047628e-01f, -2.495824695e-01f, 1.969374567e-01f,
-                              -1.535084993e-01f, 1.067316905e-01f, -5.759408697e-02f, 2.016826533e-02f,
-                              -3.310628003e-03f);
+  const Floats q =
+      polynomial(e, -4.999993145e-01f, 3.333047628e-01f, -2.495824695e-01f, 1.969374567e-01f, -1.535084993e-01f,
+                 1.067316905e-01f, -5.759408697e-02f, 2.016826533e-02f, -3.310628003e-03f);
   const Floats log1p_e = fmadd(e * e, q, subtract_product(lost, lost, e)) + e;
   return choose(less(magnitude(x), one), near, clamp_min(x, Floats(0.0f)) + log1p_e);
 }
@@ -163,9 +162,9 @@ inline Floats erf(Floats x) {
   return with_sign_of(x, choose(less(Floats(1.0f), a), far, near));
 }
 
-// The lower tail of the standard normal distribution at -a, a = |x|: Phi(-a) = 2^(-b^2) R(b) with b = a sqrt(log2(e) / 2),
-// where R, the Mills ratio over sqrt(2 pi), is a rational function. The rounding of b is magnified by 2 b^2: relative error
-// below 2 ulp up to a = 1, 20 ulp at 5, 100 at 13, and down to the denormals; PyTorch's is absolute.
+// The lower tail of the standard normal distribution at -a, a = |x|: Phi(-a) = 2^(-b^2) R(b) with b = a sqrt(log2(e) /
+// 2), where R, the Mills ratio over sqrt(2 pi), is a rational function. The rounding of b is magnified by 2 b^2:
+// relative error below 2 ulp up to a = 1, 20 ulp at 5, 100 at 13, and down to the denormals; PyTorch's is absolute.
 struct NormalTail {
   Floats magnitude;  // a
   Floats power;      // exp(-a^2 / 2)
@@ -177,9 +176,10 @@ inline NormalTail normal_tail(Floats x) {
   const Floats sum = subtract_product(Floats(rounding_constant), b, b);
   const Floats n = sum - Floats(rounding_constant);
   const Floats e = scale(exp2_reduced(subtract_product(n.neg(), b, b)), n);
-  const Floats p = polynomial(b, 5.000000000e-01f, 5.151862502e-01f, 2.532447278e-01f, 6.601040065e-02f, 7.853914052e-03f);
-  const Floats q = polynomial(b, 1.0f, 1.969810128e+00f, 1.663849711e+00f, 7.638787031e-01f, 1.948311925e-01f,
-                              2.317920513e-02f);
+  const Floats p =
+      polynomial(b, 5.000000000e-01f, 5.151862502e-01f, 2.532447278e-01f, 6.601040065e-02f, 7.853914052e-03f);
+  const Floats q =
+      polynomial(b, 1.0f, 1.969810128e+00f, 1.663849711e+00f, 7.638787031e-01f, 1.948311925e-01f, 2.317920513e-02f);
   return {a, e, e * bounded_quotient(p, q)};
 }
 

@@ -1,8 +1,8 @@
 // What the kernels need of a SIMD vector and at::vec does not have, or has in a slower form.
 //
 // Error of `bounded_quotient` and `quotient`: with AVX-512 0.50x units in the last place (a 14-bit reciprocal and a
-// correction of the quotient by its exact remainder, as in Markstein, "IA-64 and Elementary Functions", 2000), elsewhere
-// correctly rounded. `reciprocal`: below 0.6 units.
+// correction of the quotient by its exact remainder, as in Markstein, "IA-64 and Elementary Functions", 2000),
+// elsewhere correctly rounded. `reciprocal`: below 0.6 units.
 #pragma once
 
 #include <ATen/cpu/vec/functional.h>
@@ -106,8 +106,8 @@ inline Floats with_sign_of(Floats x, Floats y) {
 #if defined(CPU_CAPABILITY_AVX512)
   const __m512i sign = _mm512_set1_epi32(static_cast<int32_t>(0x80000000));
   constexpr int bits_of_x_where_sign_else_y = 0xe4;
-  return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(_mm512_castps_si512(x), _mm512_castps_si512(y), sign,
-                                                       bits_of_x_where_sign_else_y));
+  return _mm512_castsi512_ps(
+      _mm512_ternarylogic_epi32(_mm512_castps_si512(x), _mm512_castps_si512(y), sign, bits_of_x_where_sign_else_y));
 #else
   return magnitude(y) | (x & Floats(-0.0f));
 #endif
@@ -224,7 +224,8 @@ inline Floats quotient(Floats a, Floats b) {
   const __m512 r = _mm512_rcp14_ps(b);
   const __m512 q = _mm512_mul_ps(a, r);
   const __m512 remainder = _mm512_fnmadd_ps(q, b, a);
-  // Where a or b is infinite the remainder is NaN, and q is the quotient already; where it is 0, q is exact and may be -0.
+  // Where a or b is infinite the remainder is NaN, and q is the quotient already; where it is 0, q is exact and may be
+  // -0.
   return _mm512_mask3_fmadd_ps(remainder, r, q, _mm512_cmp_ps_mask(remainder, _mm512_setzero_ps(), _CMP_NEQ_OQ));
 #else
   return a / b;
