@@ -45,10 +45,15 @@ _TWICE_DIFFERENTIABLE = {
     "gelu_tanh": lambda x: 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
 }
 
+
+def _cubic(x):
+    return x + 0.044715 * x**3
+
+
 # Forms without cancellation or overflow of the activations whose tails, or whose derivative's, PyTorch loses to them.
 _WHOLE_TAILS = {
     "gelu": lambda x: x * (0.5 * torch.special.erfc(-math.sqrt(0.5) * x)),
-    "gelu_tanh": lambda x: x * torch.sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)),
+    "gelu_tanh": lambda x: x * torch.sigmoid(2 * math.sqrt(2 / math.pi) * _cubic(x.clamp(-1e3, 1e3))),
     "hardswish": lambda x: x * ((F.hardtanh(x, -3, 3) + 3) / 6),
     "sigmoid": lambda x: torch.where(x > 0, 1 - torch.sigmoid(-x), torch.sigmoid(x)),
 }

@@ -63,9 +63,9 @@ std::vector<Tensor> composite_bias_act_backward(const Tensor& grad_output, const
                                                 std::array<bool, 2> output_mask) {
   const auto spec = check_bias_act_backward(grad_output, saved, bias, activation, params, from_output);
   const bool add_bias = !from_output && bias && bias->defined();
-  const Tensor grad =
-      add_bias ? activation_backward(grad_output.to(compute_type(saved)), sum(saved, *bias), spec, from_output)
-               : activation_backward(grad_output, saved, spec, from_output);
+  const at::ScalarType type = compute_type(saved);
+  const Tensor at_point = add_bias ? sum(saved, *bias) : saved.to(type);
+  const Tensor grad = activation_backward(grad_output.to(type), at_point, spec, from_output);
   std::vector<Tensor> grads;
   if (output_mask[0]) grads.push_back(grad.to(saved.scalar_type()));
   if (output_mask[1]) grads.push_back(as_matrix(grad).sum(0).to(saved.scalar_type()));
