@@ -4,7 +4,7 @@
 """
 
 from . import _library  # noqa: F401  (loads the native library: must come first)
-from . import functional, nn
+from . import _flops, functional, nn  # noqa: F401  (_flops registers its formulas)
 from ._build import version as __version__
 from .info import info
 

@@ -106,11 +106,5 @@ Normal<T> normal(T x) {
   return {(erf(x * S(0.70710678118654752440)) + S(1)) * S(0.5), exp(x * x * S(-0.5)) * S(0.39894228040143267794)};
 }
 
-// x times the distribution function at x.
-template <class T>
-T times_normal(T x) {
-  return x * normal(x).cumulative;
-}
-
 }  // namespace activations
 }  // namespace fastops

@@ -55,7 +55,7 @@ struct SELU : OutputActivation {
 struct GELU : ActivationBase {
   template <class T, class S>
   static T value(T x, Params<S>) {
-    return times_normal(x);
+    return x * normal(x).cumulative;
   }
   template <class T, class G, class S>
   static T gradient(G g, T x, Params<S>) {

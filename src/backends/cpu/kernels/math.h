@@ -166,21 +166,19 @@ inline Floats erf(Floats x) {
 // 2), where R, the Mills ratio over sqrt(2 pi), is a rational function. The rounding of b is magnified by 2 b^2:
 // relative error below 2 ulp up to a = 1, 20 ulp at 5, 100 at 13, and down to the denormals; PyTorch's is absolute.
 struct NormalTail {
-  Floats magnitude;  // a
-  Floats power;      // exp(-a^2 / 2)
-  Floats tail;       // Phi(-a)
+  Floats power;  // exp(-a^2 / 2)
+  Floats tail;   // Phi(-a)
 };
 inline NormalTail normal_tail(Floats x) {
-  const Floats a = magnitude(x);
-  const Floats b = clamp_max(a * Floats(0.8493218003f), Floats(12.3f));  // both are 0 from there on
+  const Floats b = least_magnitude(x * Floats(0.8493218003f), Floats(12.3f));  // both are 0 from there on
   const Floats sum = subtract_product(Floats(rounding_constant), b, b);
   const Floats n = sum - Floats(rounding_constant);
-  const Floats e = scale(exp2_reduced(subtract_product(n.neg(), b, b)), n);
+  const Floats e = scale(exp2_reduced(negated_product_less(n, b, b)), n);
   const Floats p =
       polynomial(b, 5.000000000e-01f, 5.151862502e-01f, 2.532447278e-01f, 6.601040065e-02f, 7.853914052e-03f);
   const Floats q =
       polynomial(b, 1.0f, 1.969810128e+00f, 1.663849711e+00f, 7.638787031e-01f, 1.948311925e-01f, 2.317920513e-02f);
-  return {a, e, e * bounded_quotient(p, q)};
+  return {e, bounded_quotient(e * p, q)};
 }
 
 struct NormalFloats {
@@ -190,12 +188,6 @@ struct NormalFloats {
 inline NormalFloats normal(Floats x) {
   const NormalTail t = normal_tail(x);
   return {choose(less(Floats(0.0f), x), Floats(1.0f) - t.tail, t.tail), t.power * Floats(0.3989422804f)};
-}
-// x Phi(x) = max(x, 0) - a Phi(-a); NaN, as x * 0 is, where x is -infinity.
-inline Floats times_normal(Floats x) {
-  const NormalTail t = normal_tail(x);
-  const Floats product = subtract_product(clamp_min(x, Floats(0.0f)), t.magnitude, t.tail);
-  return choose(less(x, Floats(std::numeric_limits<float>::infinity())), product, x);
 }
 
 inline Doubles exp(Doubles x) { return x.exp(); }

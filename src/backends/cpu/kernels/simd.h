@@ -30,6 +30,17 @@ inline Floats subtract_product(Floats c, Floats a, Floats b) {
 #endif
 }
 
+// -(a * b) - c, fused likewise.
+inline Floats negated_product_less(Floats c, Floats a, Floats b) {
+#if defined(CPU_CAPABILITY_AVX512)
+  return _mm512_fnmsub_ps(a, b, c);
+#elif defined(CPU_CAPABILITY_AVX2)
+  return _mm256_fnmsub_ps(a, b, c);
+#else
+  return fmadd(a, b, c).neg();
+#endif
+}
+
 // ---- comparisons ----
 
 #if defined(CPU_CAPABILITY_AVX512)
@@ -99,6 +110,15 @@ Vectorized<S> choose(Mask<S> mask, Vectorized<S> a, Vectorized<S> b) {
 // ---- signs ----
 
 inline Floats magnitude(Floats x) { return x & Floats(std::bit_cast<float>(0x7fffffff)); }
+// min(|x|, bound) for a positive bound; where x is NaN, the bound or NaN.
+inline Floats least_magnitude(Floats x, Floats bound) {
+#if defined(CPU_CAPABILITY_AVX512)
+  constexpr int of_the_smaller_magnitude_clear_the_sign = 0b1010;
+  return _mm512_range_ps(x, bound, of_the_smaller_magnitude_clear_the_sign);
+#else
+  return at::vec::clamp_max(magnitude(x), bound);
+#endif
+}
 // -|x|
 inline Floats negative_magnitude(Floats x) { return x | Floats(-0.0f); }
 // y with the sign of x.

@@ -78,7 +78,6 @@ inline activations::Normal<Vec<float>> normal(Vec<float> x) {
   const auto [cumulative, density] = normal(x.v);
   return {cumulative, density};
 }
-inline Vec<float> times_normal(Vec<float> x) { return times_normal(x.v); }
 
 // The type that a storage type is computed with.
 template <class Storage>

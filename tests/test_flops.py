@@ -1,0 +1,61 @@
+"""FlopCounterMode counts what it counts for the equivalent torch.nn modules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from modules import PAIRS, each_pair, seeded
+
+# Which parameters, by their place, and whether the input need a gradient.
+WANTED: dict[str, Callable[[int], bool]] = {
+    "all": lambda place: True,
+    "first weight": lambda place: place == 0,
+    "second": lambda place: place == 1,
+    "last": lambda place: place == -1,
+    "none": lambda place: False,
+}
+
+
+def count(module: nn.Module, wanted: str, input_gradient: bool, device: Any) -> int:
+    """The operations of a forward pass, and of a backward pass if there is one."""
+    parameters = list(module.parameters())
+    for place, parameter in enumerate(parameters):
+        parameter.requires_grad_(WANTED[wanted](place) or WANTED[wanted](place - len(parameters)))
+    x = torch.randn(4, 7, 6, device=device, requires_grad=input_gradient)
+    with FlopCounterMode(display=False) as counter:
+        y = module(x)
+        if y.requires_grad:
+            y.sum().backward()
+    return counter.get_total_flops()
+
+
+@each_pair
+@pytest.mark.parametrize("input_gradient", [False, True])
+@pytest.mark.parametrize("wanted", WANTED)
+def test_modules(kind: str, wanted: str, input_gradient: bool, device: Any) -> None:
+    """Forward and backward, whichever gradients are wanted."""
+    ours, reference = (seeded(make, device, torch.float32) for make in PAIRS[kind])
+    expected = count(reference, wanted, input_gradient, device)
+    assert expected > 0
+    assert count(ours, wanted, input_gradient, device) == expected
+
+
+def test_functions(device: Any) -> None:
+    """The ops by themselves, with an mlp's gradient in terms of its parts."""
+    x, weight, down = (torch.randn(size, device=device) for size in ((3, 6), (5, 6), (6, 5)))
+    ops = torch.ops.fastops
+    for expected, call in (
+        (2 * 3 * 5 * 6, lambda: ops.linear_act(x, weight, None, "relu")),
+        (2 * 2 * 3 * 5 * 6, lambda: ops.mlp(x, [weight, down], [None, None], "relu")),
+        (3 * 2 * 3 * 5 * 6, lambda: ops.gated_mlp(x, weight, weight, down)),
+        (0, lambda: ops.bias_act(x, None, "gelu")),
+    ):
+        with FlopCounterMode(display=False) as counter:
+            call()
+        assert counter.get_total_flops() == expected
