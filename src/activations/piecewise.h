@@ -152,7 +152,7 @@ struct Hardswish : ActivationBase {
   }
   template <class T, class G, class S>
   static T gradient(G g, T x, Params<S>) {
-    return select(x <= S(-3), S(0), select(x < S(3), multiply_add(x, S(1) / S(3), S(0.5)) * g, g));
+    return select(x <= S(-3), S(0), select(x < S(3), (x + S(1.5)) * (S(1) / S(3)) * g, g));
   }
 };
 
