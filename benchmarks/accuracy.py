@@ -212,11 +212,17 @@ class Worst(NamedTuple):
     x: float
 
 
-def errors(result: Tensor, exact: Tensor, smallest: float) -> Tensor:
-    """The error of each element in units of the last place."""
+def unit_of(exact: Tensor, smallest: float) -> Tensor:
+    """The unit in the last place of float32 for each element, which stops shrinking at `smallest`."""
     bits_of_exponent = 0x7FF0000000000000
-    unit = (exact.view(torch.int64) & bits_of_exponent).view(torch.float64).clamp_(min=smallest).mul_(2.0**-23)
-    error = (result.double() - exact).abs_().div_(unit)
+    return (exact.view(torch.int64) & bits_of_exponent).view(torch.float64).clamp_(min=smallest).mul_(2.0**-23)
+
+
+def errors(result: Tensor, exact: Tensor, unit: Tensor) -> Tensor:
+    """The error of each element in those units."""
+    error = result.double().sub_(exact).abs_().div_(unit)
+    if error.sum().isfinite():
+        return error
     # Values beyond the largest float32 (and half a unit) are infinite.
     infinite = exact.abs() >= (2 - 2.0**-24) * 2.0**127
     right = torch.where(infinite, result.double() == exact.sign() * math.inf, result.isnan() == exact.isnan())
@@ -228,11 +234,12 @@ def measure(case: Case, stride: int) -> tuple[Worst, Worst]:
     worst = [Worst(-1.0, 0.0), Worst(-1.0, 0.0)]
     for sign in (0, -(1 << 31)):
         for begin in range(0, FINITE, CHUNK * stride):
-            pattern = torch.arange(begin, min(FINITE, begin + CHUNK * stride), stride, dtype=torch.int64) + sign
-            x = pattern.to(torch.int32).view(torch.float32)
+            pattern = torch.arange(begin, min(FINITE, begin + CHUNK * stride), stride, dtype=torch.int32) + sign
+            x = pattern.view(torch.float32)
             exact = case.reference(x.double())
+            unit = unit_of(exact, case.smallest)
             for i, function in enumerate((case.ours, case.pytorch)):
-                error = errors(function(x), exact, case.smallest)
+                error = errors(function(x), exact, unit)
                 largest = error.amax().item()
                 if largest > worst[i].error:
                     worst[i] = Worst(largest, x[error.argmax()].item())

@@ -315,5 +315,6 @@ def test_functions_are_the_ops(device, dtype):
         linear.weight = torch.nn.Parameter(weight)
     direct = fastops._C.mlp_of_linears(x, linears, "gelu", "tanh", [], [])
     assert_same_bits(direct, ops.mlp(x, weights, [None, None], "gelu", "tanh"))
-    direct = fastops._C.gated_mlp(x, weights[0], weights[0], weights[1], None, None, None, "silu", [])
+    up, down = linears.values()
+    direct = fastops._C.gated_mlp_of_linears(x, up, up, down, "silu", [])
     assert_same_bits(direct, gated)

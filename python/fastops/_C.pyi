@@ -27,15 +27,7 @@ def mlp_of_linears(
     output_params: list[float],
 ) -> Tensor | None: ...
 def linear_act(input: Tensor, weight: Tensor, bias: Tensor | None, activation: str, params: list[float]) -> Tensor: ...
-def gated_mlp(
-    input: Tensor,
-    gate_weight: Tensor,
-    up_weight: Tensor,
-    down_weight: Tensor,
-    gate_bias: Tensor | None,
-    up_bias: Tensor | None,
-    down_bias: Tensor | None,
-    activation: str,
-    params: list[float],
-) -> Tensor: ...
+def gated_mlp_of_linears(
+    input: Tensor, gate: Module, up: Module, down: Module, activation: str, params: list[float]
+) -> Tensor | None: ...
 def __getattr__(name: str) -> Callable[..., Tensor]: ...  # a function for every activation

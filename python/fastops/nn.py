@@ -74,8 +74,10 @@ class MLP(nn.ModuleDict):
     """A multi-layer perceptron in one op: ``Linear, activation, Linear, activation, ..., Linear, output_activation``.
 
     The layers are ``torch.nn.Linear`` modules under the names that they have in the equivalent ``torch.nn.Sequential``
-    (``"0"``, ``"2"``, ...), so state dicts are interchangeable with it; their own ``forward`` is not called.
-    ``parameters()`` gives W0, b0, W1, b1, ... For the backward pass one tensor per hidden layer is kept.
+    (``"0"``, ``"2"``, ...), so state dicts are interchangeable with it. ``parameters()`` gives W0, b0, W1, b1, ...
+    For the backward pass one tensor per hidden layer is kept. Where a layer is more than a plain ``torch.nn.Linear``
+    (it was replaced by a module with a ``forward`` of its own, or has hooks, as pruning and the parallel styles of
+    ``torch.distributed`` add them), the layers are called one by one instead.
 
     Args:
         in_features: size of the input's last dimension.
@@ -153,12 +155,15 @@ class MLP(nn.ModuleDict):
     def forward(self, input: Tensor) -> Tensor:
         drops = self.training and self.dropout > 0.0
         if not torch.jit.is_scripting():
-            if not drops and is_plain_eager(input) and not torch.jit.is_tracing():
+            tracing = torch.jit.is_tracing()  # it has no lists of optional tensors
+            if is_plain_eager(input) and not drops and not tracing:
                 output = _C.mlp_of_linears(
                     input, self._modules, self.activation, self.output_activation, self.params, self.output_params
                 )
                 if output is not None:
                     return output
+            if drops or tracing or not all(_is_plain_linear(layer) for layer in self.values()):
+                return self._call_layers(input)
         weights: List[Tensor] = []
         biases: List[Optional[Tensor]] = []
         for layer in self.values():
@@ -166,14 +171,21 @@ class MLP(nn.ModuleDict):
             biases.append(layer.bias)
         if drops:
             return self._layer_by_layer(input, weights, biases)
-        if not torch.jit.is_scripting():
-            if torch.jit.is_tracing():  # it has no lists of optional tensors
-                return self._layer_by_layer(input, weights, biases)
         return torch.ops.fastops.mlp(
             input, weights, biases, self.activation, self.output_activation, self.params, self.output_params
         )
 
+    def _call_layers(self, input: Tensor) -> Tensor:
+        last = len(self) - 1
+        for i, layer in enumerate(self.values()):
+            name, params = (self.activation, self.params) if i < last else (self.output_activation, self.output_params)
+            input = _call_layer(layer, input, name, params)
+            if i < last:
+                input = nn.functional.dropout(input, self.dropout, self.training)
+        return input
+
     def _layer_by_layer(self, input: Tensor, weights: List[Tensor], biases: List[Optional[Tensor]]) -> Tensor:
+        """As _call_layers, for TorchScript, which has neither hooks nor replaced layers."""
         last = len(weights) - 1
         for i in range(last):
             input = torch.ops.fastops.linear_act(input, weights[i], biases[i], self.activation, self.params)
@@ -193,7 +205,8 @@ class GatedMLP(nn.Module):
     """The gated feed-forward block of LLaMA: ``down_proj(activation(gate_proj(x)) * up_proj(x))`` in one op.
 
     Shazeer, GLU Variants Improve Transformer, 2020. The projections are ``torch.nn.Linear`` modules named as in
-    Hugging Face's LLaMA; their own ``forward`` is not called.
+    Hugging Face's LLaMA. Where one is more than that (replaced by a module with a ``forward`` of its own, or with
+    hooks), they are called one by one instead.
 
     Args:
         in_features: size of the input's last dimension.
@@ -234,23 +247,34 @@ class GatedMLP(nn.Module):
         gate, up, down = self.gate_proj, self.up_proj, self.down_proj
         if not torch.jit.is_scripting():
             if is_plain_eager(input):
-                return _C.gated_mlp(
-                    input,
-                    gate.weight,
-                    up.weight,
-                    down.weight,
-                    gate.bias,
-                    up.bias,
-                    down.bias,
-                    self.activation,
-                    self.params,
-                )
+                output = _C.gated_mlp_of_linears(input, gate, up, down, self.activation, self.params)
+                if output is not None:
+                    return output
+            if not all(_is_plain_linear(layer) for layer in (gate, up, down)):
+                return down(torch.ops.fastops.act_mul(gate(input), up(input), self.activation, self.params))
         return torch.ops.fastops.gated_mlp(
             input, gate.weight, up.weight, down.weight, gate.bias, up.bias, down.bias, self.activation, self.params
         )
 
     def extra_repr(self) -> str:
         return f"activation={_describe(self.activation, self.params)}"
+
+
+def _is_plain_linear(layer: nn.Module) -> bool:
+    """Whether calling the layer does nothing but multiply with its weight and add its bias."""
+    return (
+        type(layer).forward is nn.Linear.forward
+        and "forward" not in layer.__dict__
+        and not (layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks)
+    )
+
+
+def _call_layer(layer: nn.Module, input: Tensor, activation: str, params: list[float]) -> Tensor:
+    """A layer with its activation: in one op where the layer is a plain one."""
+    if _is_plain_linear(layer):
+        return torch.ops.fastops.linear_act(input, layer.weight, layer.bias, activation, params)
+    output = layer(input)
+    return output if activation == "identity" else getattr(torch.ops.fastops, activation)(output, *params)
 
 
 def _resolve(activation: Activation) -> tuple[str, list[float]]:

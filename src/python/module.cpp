@@ -4,6 +4,8 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/version.h>
 
+#include <array>
+
 #include "backends/cpu/kernels.h"
 #include "backends/cpu/roofs.h"
 #include "ops/activation.h"
@@ -56,47 +58,81 @@ const Tensor* plain_tensor(PyObject* object) {
   return type == parameter || type == THPVariableClass ? &THPVariable_Unpack(object) : nullptr;
 }
 
-// mlp of the torch.nn.Linear modules that are the `_modules` of another, read from their `_parameters`. None if one is
-// of another class or has its parameters elsewhere: parametrized, pruned, ...
+// A string that lives as long as the process.
+PyObject* interned(const char* text) { return PyUnicode_InternFromString(text); }
+
+// Weight and bias of a torch.nn.Linear whose forward could be left out: nothing where it is of another class, has hooks
+// or a forward of its own, or has its parameters elsewhere (parametrized, pruned, ...).
+struct LinearParameters {
+  Tensor weight;
+  std::optional<Tensor> bias;
+};
+std::optional<LinearParameters> plain_linear(PyObject* module) {
+  static PyObject* const linear = class_of_torch_nn("Linear");
+  static PyObject* const forward = interned("forward");
+  static PyObject* const parameters_name = interned("_parameters");
+  static PyObject* const weight_name = interned("weight");
+  static PyObject* const bias_name = interned("bias");
+  static const std::array<PyObject*, 4> hooks = {interned("_forward_hooks"), interned("_forward_pre_hooks"),
+                                                 interned("_backward_hooks"), interned("_backward_pre_hooks")};
+  if (reinterpret_cast<PyObject*>(Py_TYPE(module)) != linear) return {};
+  const auto attributes = py::reinterpret_steal<py::object>(PyObject_GenericGetDict(module, nullptr));
+  if (!attributes) throw py::error_already_set();
+  if (PyDict_GetItem(attributes.ptr(), forward)) return {};
+  for (PyObject* name : hooks) {
+    PyObject* const registered = PyDict_GetItem(attributes.ptr(), name);
+    if (!registered || !PyDict_Check(registered) || PyDict_Size(registered) > 0) return {};
+  }
+  PyObject* const parameters = PyDict_GetItem(attributes.ptr(), parameters_name);
+  if (!parameters || !PyDict_Check(parameters)) return {};
+  PyObject* const weight = PyDict_GetItem(parameters, weight_name);
+  PyObject* const bias = PyDict_GetItem(parameters, bias_name);
+  if (!weight || !bias) return {};
+  const Tensor* const weight_tensor = plain_tensor(weight);
+  const Tensor* const bias_tensor = bias == Py_None ? nullptr : plain_tensor(bias);
+  if (!weight_tensor || (!bias_tensor && bias != Py_None)) return {};
+  return LinearParameters{*weight_tensor, bias_tensor ? std::optional(*bias_tensor) : std::nullopt};
+}
+
+// mlp of the plain torch.nn.Linear modules that are the `_modules` of another; None if one of them is not plain.
 py::object mlp_of_linears(const Tensor& input, const py::dict& modules, const std::string& activation,
                           const std::string& output_activation, const std::vector<double>& params,
                           const std::vector<double>& output_params) {
-  static PyObject* const linear = class_of_torch_nn("Linear");
-  static PyObject* const parameters_name = PyUnicode_InternFromString("_parameters");
-  static PyObject* const weight_name = PyUnicode_InternFromString("weight");
-  static PyObject* const bias_name = PyUnicode_InternFromString("bias");
   c10::SmallVector<Tensor, 8> weights;
   OptionalTensors biases;
   biases.reserve(modules.size());
   for (const auto& [name, module] : modules) {
-    if (reinterpret_cast<PyObject*>(Py_TYPE(module.ptr())) != linear) return py::none();
-    const auto parameters = py::reinterpret_steal<py::object>(PyObject_GetAttr(module.ptr(), parameters_name));
-    if (!parameters || !PyDict_Check(parameters.ptr())) throw py::error_already_set();
-    PyObject* const weight = PyDict_GetItem(parameters.ptr(), weight_name);
-    PyObject* const bias = PyDict_GetItem(parameters.ptr(), bias_name);
-    const Tensor* const weight_tensor = weight ? plain_tensor(weight) : nullptr;
-    const Tensor* const bias_tensor = bias && bias != Py_None ? plain_tensor(bias) : nullptr;
-    if (!weight_tensor || (!bias_tensor && bias != Py_None)) return py::none();
-    weights.push_back(*weight_tensor);
-    biases.push_back(bias_tensor ? std::optional(*bias_tensor) : std::nullopt);
+    auto layer = plain_linear(module.ptr());
+    if (!layer) return py::none();
+    weights.push_back(std::move(layer->weight));
+    biases.push_back(std::move(layer->bias));
   }
-  py::gil_scoped_release no_gil;
-  Tensor output = mlp_op().call(input, weights, biases, activation, output_activation, params, output_params);
-  py::gil_scoped_acquire gil;
+  Tensor output;
+  {
+    py::gil_scoped_release no_gil;
+    output = mlp_op().call(input, weights, biases, activation, output_activation, params, output_params);
+  }
+  return py::cast(std::move(output));
+}
+
+// gated_mlp of three plain torch.nn.Linear modules; None if one of them is not plain.
+py::object gated_mlp_of_linears(const Tensor& input, py::handle gate, py::handle up, py::handle down,
+                                const std::string& activation, const std::vector<double>& params) {
+  const auto g = plain_linear(gate.ptr());
+  const auto u = plain_linear(up.ptr());
+  const auto d = plain_linear(down.ptr());
+  if (!g || !u || !d) return py::none();
+  Tensor output;
+  {
+    py::gil_scoped_release no_gil;
+    output = gated_mlp_op().call(input, g->weight, u->weight, d->weight, g->bias, u->bias, d->bias, activation, params);
+  }
   return py::cast(std::move(output));
 }
 
 Tensor linear_act(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
                   const std::string& activation, const std::vector<double>& params) {
   return linear_act_op().call(input, weight, bias, activation, params);
-}
-
-Tensor gated_mlp(const Tensor& input, const Tensor& gate_weight, const Tensor& up_weight, const Tensor& down_weight,
-                 const std::optional<Tensor>& gate_bias, const std::optional<Tensor>& up_bias,
-                 const std::optional<Tensor>& down_bias, const std::string& activation,
-                 const std::vector<double>& params) {
-  return gated_mlp_op().call(input, gate_weight, up_weight, down_weight, gate_bias, up_bias, down_bias, activation,
-                             params);
 }
 
 }  // namespace
@@ -121,7 +157,7 @@ PYBIND11_MODULE(_C, m) {
 #undef FASTOPS_DEFINE
   m.def("mlp_of_linears", torch::wrap_pybind_function(mlp_of_linears));
   m.def("linear_act", torch::wrap_pybind_function_no_gil(linear_act));
-  m.def("gated_mlp", torch::wrap_pybind_function_no_gil(gated_mlp));
+  m.def("gated_mlp_of_linears", torch::wrap_pybind_function(gated_mlp_of_linears));
 }
 
 }  // namespace fastops
