@@ -219,14 +219,11 @@ def unit_of(exact: Tensor, smallest: float) -> Tensor:
 
 
 def errors(result: Tensor, exact: Tensor, unit: Tensor) -> Tensor:
-    """The error of each element in those units."""
-    error = result.double().sub_(exact).abs_().div_(unit)
-    if error.sum().isfinite():
-        return error
-    # Values beyond the largest float32 (and half a unit) are infinite.
-    infinite = exact.abs() >= (2 - 2.0**-24) * 2.0**127
-    right = torch.where(infinite, result.double() == exact.sign() * math.inf, result.isnan() == exact.isnan())
-    return torch.where(right, torch.where(infinite, 0.0, error.nan_to_num_(nan=0.0)), math.inf)
+    """The error of each element in those units; infinity counts as the float32 number that would come next."""
+    next_number = 2.0**128
+    bounded = exact.clamp(-next_number, next_number)
+    error = result.double().clamp_(-next_number, next_number).sub_(bounded).abs_().div_(unit)
+    return error.nan_to_num_(nan=math.inf)  # the exact value of a finite number is never NaN
 
 
 def measure(case: Case, stride: int) -> tuple[Worst, Worst]:
