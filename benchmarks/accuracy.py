@@ -286,7 +286,7 @@ The largest error over {tried}. The bound is 2. (PyTorch's functions here are {v
 
 ## Activations
 
-The largest error over {tried}; below 2^-98 the unit is that of 2^-98. The bound is PyTorch's own error, or 2 where the
+The largest error over {tried}; below 2^-98 the unit is that of 2^-98. The aim is PyTorch's own error, or 2 where the
 activation is an elementary function.
 
 {table(kept, "value")}
