@@ -297,8 +297,10 @@ class Approximate:
         smallest = torch.finfo(compute_dtype(self.dtype)).smallest_normal
         error = error + torch.where(result != 0, smallest * x.abs().clamp(min=1), 0.0)
         if self.error.any():
-            ends = [series(x + side * self.error, order)[order] for side in (1, -1)]
-            error = error + torch.maximum((ends[0] - result).abs(), (ends[1] - result).abs())
+            # Both ends of what x may be, and the point nearest to 0, where a derivative may differ from all around it.
+            points = [x + self.error, x - self.error, x - x.clamp(-self.error, self.error)]
+            ends = torch.stack([series(point, order)[order] for point in points])
+            error = error + (ends - result).abs().amax(0)
         return self._like(result, error)
 
     def stored(self):
