@@ -101,18 +101,24 @@ def tensor_layouts(draw, count=1, min_dims=0, max_dims=4, overlapping=True):
 
 def parameters(name):
     """Valid parameters of an activation: the interesting ones and any others."""
-    anything = st.tuples(*(_RANGES.get(p, st.floats(0.5, 2.0)) for p in ACTIVATIONS[name]["parameters"]))
+    anything = st.tuples(*(_RANGES.get(p, _fractions(0.5, 2.0)) for p in ACTIVATIONS[name]["parameters"]))
     return st.sampled_from(parameter_sets(name)) | anything.filter(lambda values: is_valid(name, values))
 
 
+def _fractions(low, high):
+    """Numbers of which few are exact in binary; none is so small that products with it vanish."""
+    steps = 4095
+    return st.integers(int(low * steps), int(high * steps)).map(lambda n: n / steps)
+
+
 _RANGES = {
-    "negative_slope": st.floats(-1.0, 2.0),
-    "alpha": st.floats(-2.0, 4.0),
-    "beta": st.floats(0.25, 4.0),
-    "threshold": st.floats(0.0, 30.0),
-    "lambd": st.floats(0.0, 3.0),
-    "min_val": st.floats(-3.0, 1.0),
-    "max_val": st.floats(-1.0, 3.0),
+    "negative_slope": _fractions(-1.0, 2.0),
+    "alpha": _fractions(-2.0, 4.0),
+    "beta": _fractions(0.25, 4.0),
+    "threshold": _fractions(0.0, 30.0),
+    "lambd": _fractions(0.0, 3.0),
+    "min_val": _fractions(-3.0, 1.0),
+    "max_val": _fractions(-1.0, 3.0),
 }
 
 
