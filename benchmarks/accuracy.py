@@ -30,6 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import fastops
+from fastops.bench.models import pytorch_activation
 
 ROOT = Path(__file__).resolve().parent.parent
 STATE = ROOT / "build" / "accuracy.json"
@@ -169,17 +170,6 @@ REFERENCES: dict[str, tuple[Function, Function]] = {
     ),
 }
 
-PYTORCH: dict[str, Function] = {
-    "identity": torch.clone,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
-    "relu_squared": lambda x: F.relu(x).square(),
-}
-
-
-def pytorch_function(name: str) -> Function:
-    return PYTORCH.get(name) or getattr(F, name, None) or getattr(torch, name)
-
 
 def derivative(function: Function) -> Function:
     def call(x: Tensor) -> Tensor:
@@ -193,7 +183,7 @@ def activations(gradients: bool) -> dict[str, Case]:
     cases = {}
     for entry in fastops._C.activations():
         name = entry["name"]
-        pytorch, ours = pytorch_function(name), getattr(fastops.functional, name)
+        pytorch, ours = pytorch_activation(name), getattr(fastops.functional, name)
         value, slope = REFERENCES.get(name, (pytorch, derivative(pytorch)))
         if gradients:
             cases[name] = Case(slope, derivative(ours), derivative(pytorch), 2.0**-98)

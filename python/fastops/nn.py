@@ -153,46 +153,40 @@ class MLP(nn.ModuleDict):
         return mlp.train(sequential.training)
 
     def forward(self, input: Tensor) -> Tensor:
-        drops = self.training and self.dropout > 0.0
+        layer_by_layer = self.training and self.dropout > 0.0
         if not torch.jit.is_scripting():
-            tracing = torch.jit.is_tracing()  # it has no lists of optional tensors
-            if is_plain_eager(input) and not drops and not tracing:
+            layer_by_layer |= torch.jit.is_tracing()  # it has no lists of optional tensors
+            if is_plain_eager(input) and not layer_by_layer:
                 output = _C.mlp_of_linears(
                     input, self._modules, self.activation, self.output_activation, self.params, self.output_params
                 )
                 if output is not None:
                     return output
-            if drops or tracing or not all(_is_plain_linear(layer) for layer in self.values()):
-                return self._call_layers(input)
+            layer_by_layer = layer_by_layer or not all(_is_plain_linear(layer) for layer in self.values())
+        if layer_by_layer:
+            return self._layer_by_layer(input)
         weights: List[Tensor] = []
         biases: List[Optional[Tensor]] = []
         for layer in self.values():
             weights.append(layer.weight)
             biases.append(layer.bias)
-        if drops:
-            return self._layer_by_layer(input, weights, biases)
         return torch.ops.fastops.mlp(
             input, weights, biases, self.activation, self.output_activation, self.params, self.output_params
         )
 
-    def _call_layers(self, input: Tensor) -> Tensor:
-        last = len(self) - 1
+    def _layer_by_layer(self, input: Tensor) -> Tensor:
+        last = len(self.values()) - 1
         for i, layer in enumerate(self.values()):
-            name, params = (self.activation, self.params) if i < last else (self.output_activation, self.output_params)
-            input = _call_layer(layer, input, name, params)
+            activation, params = self.activation, self.params
+            if i == last:
+                activation, params = self.output_activation, self.output_params
+            if torch.jit.is_scripting():  # no layer has hooks there or was replaced
+                input = torch.ops.fastops.linear_act(input, layer.weight, layer.bias, activation, params)
+            else:
+                input = _call_layer(layer, input, activation, params)
             if i < last:
                 input = nn.functional.dropout(input, self.dropout, self.training)
         return input
-
-    def _layer_by_layer(self, input: Tensor, weights: List[Tensor], biases: List[Optional[Tensor]]) -> Tensor:
-        """As _call_layers, for TorchScript, which has neither hooks nor replaced layers."""
-        last = len(weights) - 1
-        for i in range(last):
-            input = torch.ops.fastops.linear_act(input, weights[i], biases[i], self.activation, self.params)
-            input = nn.functional.dropout(input, self.dropout, self.training)
-        return torch.ops.fastops.linear_act(
-            input, weights[last], biases[last], self.output_activation, self.output_params
-        )
 
     def extra_repr(self) -> str:
         text = f"activation={_describe(self.activation, self.params)}"
