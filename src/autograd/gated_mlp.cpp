@@ -85,16 +85,12 @@ std::tuple<Tensor, Tensor, Tensor> forward(c10::DispatchKeySet keys, const Tenso
   return result;
 }
 
-std::vector<Tensor> backward(c10::DispatchKeySet keys, const Tensor& grad_output, const Tensor& input,
-                             const Tensor& gate_weight, const Tensor& up_weight, const Tensor& down_weight,
-                             const std::optional<Tensor>& gate_bias, const std::optional<Tensor>& up_bias,
-                             const Tensor& gate, const Tensor& up, std::string_view activation,
-                             c10::ArrayRef<double> params, std::array<bool, 7> output_mask) {
+std::vector<Tensor> backward(c10::DispatchKeySet keys, FASTOPS_GATED_MLP_BACKWARD_PARAMETERS,
+                             std::array<bool, 7> output_mask) {
   if (any_tangent(grad_output, input, gate_weight, up_weight, down_weight, gate_bias, up_bias) ||
       torch::autograd::compute_requires_grad(grad_output, input, gate_weight, up_weight, down_weight, gate_bias,
                                              up_bias)) {
-    const auto mlp = check_gated_mlp_backward(grad_output, input, gate_weight, up_weight, down_weight, gate_bias,
-                                              up_bias, gate, up, activation, params);
+    const auto mlp = check_gated_mlp_backward(FASTOPS_GATED_MLP_BACKWARD_ARGUMENTS);
     return composite_gated_mlp_backward(mlp, grad_output, output_mask);
   }
   at::AutoDispatchBelowADInplaceOrView below;

@@ -59,11 +59,7 @@ GatedMlpArguments check_gated_mlp(const Tensor& input, const Tensor& gate_weight
   return {input, gate_weight, up_weight, down_weight, gate_bias, up_bias, down_bias, spec};
 }
 
-GatedMlpArguments check_gated_mlp_backward(const Tensor& grad_output, const Tensor& input, const Tensor& gate_weight,
-                                           const Tensor& up_weight, const Tensor& down_weight,
-                                           const std::optional<Tensor>& gate_bias, const std::optional<Tensor>& up_bias,
-                                           const Tensor& gate, const Tensor& up, std::string_view activation,
-                                           c10::ArrayRef<double> params) {
+GatedMlpArguments check_gated_mlp_backward(FASTOPS_GATED_MLP_BACKWARD_PARAMETERS) {
   constexpr auto op = "gated_mlp_backward";
   auto mlp =
       check_gated_mlp(input, gate_weight, up_weight, down_weight, gate_bias, up_bias, std::nullopt, activation, params);
@@ -154,33 +150,18 @@ std::tuple<Tensor, Tensor, Tensor> meta_forward(FASTOPS_GATED_MLP_PARAMETERS) {
 
 Tensor meta(FASTOPS_GATED_MLP_PARAMETERS) { return std::get<0>(meta_forward(FASTOPS_GATED_MLP_ARGUMENTS)); }
 
-std::vector<Tensor> backward(const Tensor& grad_output, const Tensor& input, const Tensor& gate_weight,
-                             const Tensor& up_weight, const Tensor& down_weight, const std::optional<Tensor>& gate_bias,
-                             const std::optional<Tensor>& up_bias, const Tensor& gate, const Tensor& up,
-                             std::string_view activation, c10::ArrayRef<double> params,
-                             std::array<bool, 7> output_mask) {
-  const auto mlp = check_gated_mlp_backward(grad_output, input, gate_weight, up_weight, down_weight, gate_bias, up_bias,
-                                            gate, up, activation, params);
+std::vector<Tensor> backward(FASTOPS_GATED_MLP_BACKWARD_PARAMETERS, std::array<bool, 7> output_mask) {
+  const auto mlp = check_gated_mlp_backward(FASTOPS_GATED_MLP_BACKWARD_ARGUMENTS);
   return layered_gated_mlp_backward(mlp, grad_output, gate, up, output_mask);
 }
 
-std::vector<Tensor> batched_backward(const Tensor& grad_output, const Tensor& input, const Tensor& gate_weight,
-                                     const Tensor& up_weight, const Tensor& down_weight,
-                                     const std::optional<Tensor>& gate_bias, const std::optional<Tensor>& up_bias,
-                                     const Tensor& gate, const Tensor& up, std::string_view activation,
-                                     c10::ArrayRef<double> params, std::array<bool, 7> output_mask) {
-  const auto mlp = check_gated_mlp_backward(grad_output, input, gate_weight, up_weight, down_weight, gate_bias, up_bias,
-                                            gate, up, activation, params);
+std::vector<Tensor> batched_backward(FASTOPS_GATED_MLP_BACKWARD_PARAMETERS, std::array<bool, 7> output_mask) {
+  const auto mlp = check_gated_mlp_backward(FASTOPS_GATED_MLP_BACKWARD_ARGUMENTS);
   return composite_gated_mlp_backward(mlp, grad_output, output_mask);
 }
 
-std::vector<Tensor> backward_meta(const Tensor& grad_output, const Tensor& input, const Tensor& gate_weight,
-                                  const Tensor& up_weight, const Tensor& down_weight,
-                                  const std::optional<Tensor>& gate_bias, const std::optional<Tensor>& up_bias,
-                                  const Tensor& gate, const Tensor& up, std::string_view activation,
-                                  c10::ArrayRef<double> params, std::array<bool, 7> output_mask) {
-  check_gated_mlp_backward(grad_output, input, gate_weight, up_weight, down_weight, gate_bias, up_bias, gate, up,
-                           activation, params);
+std::vector<Tensor> backward_meta(FASTOPS_GATED_MLP_BACKWARD_PARAMETERS, std::array<bool, 7> output_mask) {
+  check_gated_mlp_backward(FASTOPS_GATED_MLP_BACKWARD_ARGUMENTS);
   const auto hidden = gate_weight.sym_size(0);
   const std::array<std::vector<c10::SymInt>, 7> sizes = {input.sym_sizes().vec(),
                                                          gate_weight.sym_sizes().vec(),

@@ -51,6 +51,14 @@ const c10::TypedOperatorHandle<GatedMlpBackward>& gated_mlp_backward_op();
 #define FASTOPS_GATED_MLP_ARGUMENTS \
   input, gate_weight, up_weight, down_weight, gate_bias, up_bias, down_bias, activation, params
 
+// The parameters of gated_mlp_backward before output_mask, and their names.
+#define FASTOPS_GATED_MLP_BACKWARD_PARAMETERS                                                                \
+  const Tensor &grad_output, const Tensor &input, const Tensor &gate_weight, const Tensor &up_weight,        \
+      const Tensor &down_weight, const std::optional<Tensor>&gate_bias, const std::optional<Tensor>&up_bias, \
+      const Tensor &gate, const Tensor &up, std::string_view activation, c10::ArrayRef<double> params
+#define FASTOPS_GATED_MLP_BACKWARD_ARGUMENTS \
+  grad_output, input, gate_weight, up_weight, down_weight, gate_bias, up_bias, gate, up, activation, params
+
 // The arguments of a gated_mlp, checked.
 struct GatedMlpArguments {
   Tensor input, gate_weight, up_weight, down_weight;
@@ -63,11 +71,7 @@ GatedMlpArguments check_gated_mlp(const Tensor& input, const Tensor& gate_weight
                                   std::string_view activation, c10::ArrayRef<double> params);
 
 // The arguments of gated_mlp_backward.
-GatedMlpArguments check_gated_mlp_backward(const Tensor& grad_output, const Tensor& input, const Tensor& gate_weight,
-                                           const Tensor& up_weight, const Tensor& down_weight,
-                                           const std::optional<Tensor>& gate_bias, const std::optional<Tensor>& up_bias,
-                                           const Tensor& gate, const Tensor& up, std::string_view activation,
-                                           c10::ArrayRef<double> params);
+GatedMlpArguments check_gated_mlp_backward(FASTOPS_GATED_MLP_BACKWARD_PARAMETERS);
 
 // In terms of differentiable ops: (output, gate, up).
 std::tuple<Tensor, Tensor, Tensor> composite_gated_mlp(const GatedMlpArguments& mlp);

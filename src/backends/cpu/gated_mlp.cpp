@@ -173,13 +173,8 @@ std::tuple<Tensor, Tensor, Tensor> gated_mlp_forward(FASTOPS_GATED_MLP_PARAMETER
   return run_forward(check_gated_mlp(FASTOPS_GATED_MLP_ARGUMENTS), /*saves=*/true);
 }
 
-std::vector<Tensor> gated_mlp_backward(const Tensor& grad_output, const Tensor& input, const Tensor& gate_weight,
-                                       const Tensor& up_weight, const Tensor& down_weight,
-                                       const std::optional<Tensor>& gate_bias, const std::optional<Tensor>& up_bias,
-                                       const Tensor& gate, const Tensor& up, std::string_view activation,
-                                       c10::ArrayRef<double> params, std::array<bool, 7> output_mask) {
-  const auto mlp = check_gated_mlp_backward(grad_output, input, gate_weight, up_weight, down_weight, gate_bias, up_bias,
-                                            gate, up, activation, params);
+std::vector<Tensor> gated_mlp_backward(FASTOPS_GATED_MLP_BACKWARD_PARAMETERS, std::array<bool, 7> output_mask) {
+  const auto mlp = check_gated_mlp_backward(FASTOPS_GATED_MLP_BACKWARD_ARGUMENTS);
   if (!use_gemm(mlp.input, weights_of(mlp))) {
     return layered_gated_mlp_backward(mlp, grad_output, gate, up, output_mask);
   }
