@@ -9,6 +9,7 @@ import hypothesis
 import pytest
 import torch
 
+import features
 from strategies import DEVICE, QUICK
 
 common = {"deadline": None, "print_blob": True, "derandomize": "CI" in os.environ}
@@ -33,3 +34,37 @@ def restore_threads():
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
+
+
+# ---- the tables of features, features.py ----
+
+collected = pytest.StashKey[list[pytest.Item]]()
+
+
+def pytest_addoption(parser):
+    """--write-features."""
+    parser.addoption("--write-features", action="store_true", help="write the tables of docs/composability.md")
+
+
+def pytest_configure(config):
+    """The mark of a test that stands for a feature."""
+    config.addinivalue_line("markers", "feature(name, ops): for the tables of docs/composability.md")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Notes all tests, before any are left out."""
+    config.stash[collected] = list(items)
+    if config.getoption("--write-features"):
+        before, _, after = features.split(features.PATH.read_text())
+        features.PATH.write_text(before + features.tables(items) + after)
+
+
+@pytest.fixture(scope="session")
+def all_tests(pytestconfig):
+    """Every test of the suite; skips where a part of it was collected."""
+    items = pytestconfig.stash[collected]
+    files = {item.path for item in items}
+    if not files.issuperset(features.PATH.parent.parent.glob("tests/test_*.py")):
+        pytest.skip("needs all tests to be collected")
+    return items

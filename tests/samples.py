@@ -323,6 +323,9 @@ def mlp_samples() -> Iterator[Sample]:
             return (x, *split_layers(parameters, biased), *names)
 
         yield Sample("mlp", f"{hidden}-{last}", shapes, arguments, expected)
+        yield Sample(
+            "mlp", f"{hidden}-{last}-checkpoint", shapes, arguments, expected, lambda *tensors: {"checkpoint": True}
+        )
         yield Sample("mlp_forward", f"{hidden}-{last}", shapes, arguments, expected, outputs=lambda result: result[0])
 
         keeps_output = last in GRADIENT_FROM_OUTPUT and last != "identity"
@@ -358,6 +361,9 @@ def gated_mlp_samples() -> Iterator[Sample]:
             return (*tensors, *[None] * (7 - len(tensors)), name)
 
         yield Sample("gated_mlp", name, shapes, arguments, expected)
+        yield Sample(
+            "gated_mlp", f"{name}-checkpoint", shapes, arguments, expected, lambda *tensors: {"checkpoint": True}
+        )
         yield Sample("gated_mlp_forward", name, shapes, arguments, expected, outputs=lambda result: result[0])
         for label, mask in (
             ("all", [True] * 4 + [has_bias] * 3),
@@ -392,4 +398,8 @@ SAMPLES = [
 
 each_sample = pytest.mark.parametrize("sample", SAMPLES, ids=str)
 each_differentiable_sample = pytest.mark.parametrize("sample", [s for s in SAMPLES if s.differentiable], ids=str)
+# One call of every op, where a test takes long.
+each_differentiable_op = pytest.mark.parametrize(
+    "sample", {s.op: s for s in reversed(SAMPLES) if s.differentiable}.values(), ids=str
+)
 each_activation = pytest.mark.parametrize("name", ACTIVATIONS)

@@ -25,9 +25,10 @@ def mlp_of_linears(
     output_activation: str,
     params: list[float],
     output_params: list[float],
+    checkpoint: bool,
 ) -> Tensor | None: ...
 def linear_act(input: Tensor, weight: Tensor, bias: Tensor | None, activation: str, params: list[float]) -> Tensor: ...
 def gated_mlp_of_linears(
-    input: Tensor, gate: Module, up: Module, down: Module, activation: str, params: list[float]
+    input: Tensor, gate: Module, up: Module, down: Module, activation: str, params: list[float], checkpoint: bool
 ) -> Tensor | None: ...
 def __getattr__(name: str) -> Callable[..., Tensor]: ...  # a function for every activation

@@ -126,11 +126,12 @@ def mlp(
     output_activation: str = "identity",
     params: Optional[List[float]] = None,
     output_params: Optional[List[float]] = None,
+    checkpoint: bool = False,
 ) -> Tensor:
     """A multi-layer perceptron of any depth in one op.
 
     Layer i computes ``h[i + 1] = activation(h[i] @ weights[i].T + biases[i])`` from ``h[0] = input``; the last layer
-    uses ``output_activation``. For the backward pass one tensor per hidden layer is kept.
+    uses ``output_activation``. For the backward pass one tensor per hidden layer is kept, or none with ``checkpoint``.
 
     Args:
         input: [..., in_features].
@@ -141,6 +142,7 @@ def mlp(
         output_activation: name of the last layer's activation.
         params: parameters of ``activation``; None for its defaults.
         output_params: parameters of ``output_activation``; None for its defaults.
+        checkpoint: keep nothing but the arguments for the backward pass, which computes the hidden layers again.
 
     Returns:
         [..., out_features of the last layer].
@@ -162,7 +164,7 @@ def mlp(
                 input = linear_act(input, weights[i], layer_biases[i], activation, params)
             return linear_act(input, weights[last], layer_biases[last], output_activation, output_params)
     return torch.ops.fastops.mlp(
-        input, weights, layer_biases, activation, output_activation, _list(params), _list(output_params)
+        input, weights, layer_biases, activation, output_activation, _list(params), _list(output_params), checkpoint
     )
 
 
@@ -176,6 +178,7 @@ def gated_mlp(
     down_bias: Optional[Tensor] = None,
     activation: str = "silu",
     params: Optional[List[float]] = None,
+    checkpoint: bool = False,
 ) -> Tensor:
     """The gated feed-forward block of LLaMA and others, in one op.
 
@@ -190,6 +193,7 @@ def gated_mlp(
         down_bias: [out_features] or None.
         activation: name of the activation.
         params: its parameters; None for the defaults.
+        checkpoint: keep nothing but the arguments for the backward pass, which computes the projections again.
 
     Returns:
         [..., out_features].
@@ -199,7 +203,7 @@ def gated_mlp(
         ValueError: shapes that do not fit, an unknown activation or invalid parameters.
     """
     return torch.ops.fastops.gated_mlp(
-        input, gate_weight, up_weight, down_weight, gate_bias, up_bias, down_bias, activation, _list(params)
+        input, gate_weight, up_weight, down_weight, gate_bias, up_bias, down_bias, activation, _list(params), checkpoint
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, List, Optional, Union  # noqa: UP035  (TorchScript reads these)
 
 import torch
+import torch.utils.checkpoint
 from torch import Tensor, nn
 
 from . import _C, _activations
@@ -88,6 +89,7 @@ class MLP(nn.ModuleDict):
         bias: whether the layers have a bias.
         dropout: probability with which the outputs of the hidden layers are zeroed during training. With dropout, the
             layers run as one op each.
+        checkpoint: keep nothing but the input for the backward pass, which computes the hidden layers again.
         device, dtype: of the parameters.
 
     Shape:
@@ -110,6 +112,7 @@ class MLP(nn.ModuleDict):
         output_activation: Optional[Activation] = None,
         bias: bool = True,
         dropout: float = 0.0,
+        checkpoint: bool = False,
         device: Any = None,
         dtype: Any = None,
     ) -> None:
@@ -121,6 +124,7 @@ class MLP(nn.ModuleDict):
             for i, (size, next_size) in enumerate(itertools.pairwise(sizes))
         }
         self._set_up(layers, activation, output_activation, dropout)
+        self.checkpoint = checkpoint
 
     def _set_up(
         self,
@@ -135,6 +139,7 @@ class MLP(nn.ModuleDict):
         self.activation, self.params = _resolve(activation)
         self.output_activation, self.output_params = _resolve(output_activation or "identity")
         self.dropout = dropout
+        self.checkpoint = False
 
     @classmethod
     def from_sequential(cls, sequential: nn.Sequential) -> "MLP":
@@ -158,11 +163,19 @@ class MLP(nn.ModuleDict):
             layer_by_layer |= torch.jit.is_tracing()  # it has no lists of optional tensors
             if is_plain_eager(input) and not layer_by_layer:
                 output = _C.mlp_of_linears(
-                    input, self._modules, self.activation, self.output_activation, self.params, self.output_params
+                    input,
+                    self._modules,
+                    self.activation,
+                    self.output_activation,
+                    self.params,
+                    self.output_params,
+                    self.checkpoint,
                 )
                 if output is not None:
                     return output
             layer_by_layer = layer_by_layer or not all(_is_plain_linear(layer) for layer in self.values())
+            if layer_by_layer and self.checkpoint and not torch.jit.is_tracing():
+                return torch.utils.checkpoint.checkpoint(self._layer_by_layer, input, use_reentrant=False)
         if layer_by_layer:
             return self._layer_by_layer(input)
         weights: List[Tensor] = []
@@ -171,7 +184,14 @@ class MLP(nn.ModuleDict):
             weights.append(layer.weight)
             biases.append(layer.bias)
         return torch.ops.fastops.mlp(
-            input, weights, biases, self.activation, self.output_activation, self.params, self.output_params
+            input,
+            weights,
+            biases,
+            self.activation,
+            self.output_activation,
+            self.params,
+            self.output_params,
+            self.checkpoint,
         )
 
     def _layer_by_layer(self, input: Tensor) -> Tensor:
@@ -192,7 +212,8 @@ class MLP(nn.ModuleDict):
         text = f"activation={_describe(self.activation, self.params)}"
         if self.output_activation != "identity":
             text += f", output_activation={_describe(self.output_activation, self.output_params)}"
-        return text + (f", dropout={self.dropout}" if self.dropout else "")
+        text += f", dropout={self.dropout}" if self.dropout else ""
+        return text + (", checkpoint=True" if self.checkpoint else "")
 
 
 class GatedMLP(nn.Module):
@@ -208,6 +229,7 @@ class GatedMLP(nn.Module):
         out_features: size of the output's last dimension; None for ``in_features``.
         activation: a name (see :mod:`fastops.functional`) or an activation module; ``silu`` gives SwiGLU.
         bias: whether the projections have a bias.
+        checkpoint: keep nothing but the input for the backward pass, which computes the projections again.
         device, dtype: of the parameters.
 
     Shape:
@@ -227,6 +249,7 @@ class GatedMLP(nn.Module):
         *,
         activation: Activation = "silu",
         bias: bool = False,
+        checkpoint: bool = False,
         device: Any = None,
         dtype: Any = None,
     ) -> None:
@@ -236,22 +259,40 @@ class GatedMLP(nn.Module):
         self.up_proj = nn.Linear(in_features, hidden_features, bias, device, dtype)
         self.down_proj = nn.Linear(hidden_features, out_features, bias, device, dtype)
         self.activation, self.params = _resolve(activation)
+        self.checkpoint = checkpoint
 
     def forward(self, input: Tensor) -> Tensor:
         gate, up, down = self.gate_proj, self.up_proj, self.down_proj
         if not torch.jit.is_scripting():
             if is_plain_eager(input):
-                output = _C.gated_mlp_of_linears(input, gate, up, down, self.activation, self.params)
+                output = _C.gated_mlp_of_linears(input, gate, up, down, self.activation, self.params, self.checkpoint)
                 if output is not None:
                     return output
             if not all(_is_plain_linear(layer) for layer in (gate, up, down)):
-                return down(torch.ops.fastops.act_mul(gate(input), up(input), self.activation, self.params))
+                if self.checkpoint and not torch.jit.is_tracing():
+                    return torch.utils.checkpoint.checkpoint(self._layer_by_layer, input, use_reentrant=False)
+                return self._layer_by_layer(input)
         return torch.ops.fastops.gated_mlp(
-            input, gate.weight, up.weight, down.weight, gate.bias, up.bias, down.bias, self.activation, self.params
+            input,
+            gate.weight,
+            up.weight,
+            down.weight,
+            gate.bias,
+            up.bias,
+            down.bias,
+            self.activation,
+            self.params,
+            self.checkpoint,
         )
 
+    @torch.jit.unused
+    def _layer_by_layer(self, input: Tensor) -> Tensor:
+        gated = torch.ops.fastops.act_mul(self.gate_proj(input), self.up_proj(input), self.activation, self.params)
+        return self.down_proj(gated)
+
     def extra_repr(self) -> str:
-        return f"activation={_describe(self.activation, self.params)}"
+        text = f"activation={_describe(self.activation, self.params)}"
+        return text + (", checkpoint=True" if self.checkpoint else "")
 
 
 def _is_plain_linear(layer: nn.Module) -> bool:

@@ -6,27 +6,24 @@
 namespace fastops {
 namespace {
 
-struct ActivationBackwardNode : Node {
+struct ActivationBackwardNode : OpNode<ActivationBackwardNode> {
   SavedVariable grad_output, saved;
   ActivationSpec spec;
   bool from_output = false;
   int64_t order = 1;
 
+  auto fields() { return std::tie(grad_output, saved, spec, from_output, order); }
   std::string name() const override { return std::string("Fastops") + info(spec.id).class_name + "BackwardBackward"; }
   variable_list apply(variable_list&& grads) override {
     const Tensor& grad = grads[0];
     if (!grad.defined()) return {Tensor(), Tensor()};
     const Tensor x = saved.unpack();
     variable_list result(2);
-    if (task_should_compute_output(0)) result[0] = activation_backward(grad, x, spec, from_output, order);
-    if (task_should_compute_output(1)) {
+    if (wants(0)) result[0] = activation_backward(grad, x, spec, from_output, order);
+    if (wants(1)) {
       result[1] = activation_backward(grad * grad_output.unpack(), x, spec, from_output, order + 1);
     }
     return result;
-  }
-  void release_variables() override {
-    grad_output.reset_data();
-    saved.reset_data();
   }
 };
 

@@ -10,18 +10,18 @@
 
 namespace fastops {
 
-struct ActivationNode : Node {
+struct ActivationNode : OpNode<ActivationNode> {
   SavedVariable saved;
   ActivationSpec spec;
   bool from_output = false;
 
+  auto fields() { return std::tie(saved, spec, from_output); }
   std::string name() const override { return std::string("Fastops") + info(spec.id).class_name + "Backward"; }
   variable_list apply(variable_list&& grads) override {
-    if (!task_should_compute_output(0) || !grads[0].defined()) return {Tensor()};
+    if (!wants(0) || !grads[0].defined()) return {Tensor()};
     if (spec.id == Activation::identity) return {grads[0]};  // nothing is saved
     return {activation_backward(grads[0], saved.unpack(getptr()), spec, from_output)};
   }
-  void release_variables() override { saved.reset_data(); }
 };
 
 // Records the op run by `redispatch` below autograd and carries a tangent through it.

@@ -5,23 +5,20 @@
 namespace fastops {
 namespace {
 
-struct BiasActNode : Node {
+struct BiasActNode : OpNode<BiasActNode> {
   SavedVariable saved, bias;
   ActivationSpec spec;
   bool from_output = false;
 
+  auto fields() { return std::tie(saved, bias, spec, from_output); }
   std::string name() const override { return "FastopsBiasActBackward"; }
   variable_list apply(variable_list&& grads) override {
     if (!grads[0].defined()) return variable_list(2);
-    const auto mask = needed<2>(*this);
+    const auto mask = wanted<2>();
     const auto b = from_output ? std::nullopt : as_optional(bias.unpack());
     // identity's gradient does not look at what is saved, so nothing is
     const Tensor at_point = spec.id == Activation::identity ? grads[0].detach() : saved.unpack(getptr());
     return scatter(bias_act_backward(grads[0], at_point, b, spec, from_output, mask), mask);
-  }
-  void release_variables() override {
-    saved.reset_data();
-    bias.reset_data();
   }
 };
 

@@ -7,33 +7,30 @@
 namespace fastops {
 namespace {
 
-struct ActMulNode : Node {
+struct ActMulNode : OpNode<ActMulNode> {
   SavedVariable gate, up;
   ActivationSpec spec;
 
+  auto fields() { return std::tie(gate, up, spec); }
   std::string name() const override { return "FastopsActMulBackward"; }
   variable_list apply(variable_list&& grads) override {
     if (!grads[0].defined()) return variable_list(2);
-    const auto mask = needed<2>(*this);
+    const auto mask = wanted<2>();
     return scatter(act_mul_backward(grads[0], gate.unpack(), up.unpack(), spec, mask), mask);
-  }
-  void release_variables() override {
-    gate.reset_data();
-    up.reset_data();
   }
 };
 
-struct GatedActNode : Node {
+struct GatedActNode : OpNode<GatedActNode> {
   SavedVariable self;
   ActivationSpec spec;
   bool gate_last = false;
 
+  auto fields() { return std::tie(self, spec, gate_last); }
   std::string name() const override { return "FastopsGatedActBackward"; }
   variable_list apply(variable_list&& grads) override {
-    if (!task_should_compute_output(0) || !grads[0].defined()) return {Tensor()};
+    if (!wants(0) || !grads[0].defined()) return {Tensor()};
     return {gated_act_backward_op().call(grads[0], self.unpack(), info(spec.id).name, parameters(spec), gate_last)};
   }
-  void release_variables() override { self.reset_data(); }
 };
 
 Tensor act_mul_forward(c10::DispatchKeySet keys, const Tensor& gate, const Tensor& up, std::string_view activation,

@@ -8,12 +8,16 @@
 namespace fastops {
 namespace {
 
-struct MlpNode : Node {
+struct MlpNode : OpNode<MlpNode> {
   SavedVariable input, output;
   std::vector<SavedVariable> weights, biases, saved;
   ActivationSpec activation, output_activation;
   bool needs_output = false;
+  bool checkpoint = false;  // neither output nor saved is kept
 
+  auto fields() {
+    return std::tie(input, output, weights, biases, saved, activation, output_activation, needs_output, checkpoint);
+  }
   std::string name() const override { return "FastopsMlpBackward"; }
 
   // The inputs are input, weights[0], biases[0], weights[1], ..., as in mlp_backward's output_mask.
@@ -21,21 +25,38 @@ struct MlpNode : Node {
     const size_t count = 1 + 2 * weights.size();
     if (!grads[0].defined()) return variable_list(count);
     c10::List<bool> mask;
-    for (size_t i = 0; i < count; ++i) mask.push_back(task_should_compute_output(i));
+    for (size_t i = 0; i < count; ++i) mask.push_back(wants(i));
     OptionalTensors bias_list;
     for (Tensor& bias : unpack(biases)) bias_list.push_back(as_optional(std::move(bias)));
-    const auto out = needs_output ? std::optional(output.unpack(getptr())) : std::nullopt;
-    return scatter(mlp_backward_op().call(grads[0], input.unpack(), unpack(weights), bias_list, out, unpack(saved),
-                                          info(activation.id).name, info(output_activation.id).name,
-                                          parameters(activation), parameters(output_activation), mask),
+    const Tensor x = input.unpack();
+    const std::vector<Tensor> w = unpack(weights);
+    const auto [out, hidden] = checkpoint ? forward_again(x, w, bias_list) : kept();
+    return scatter(mlp_backward_op().call(grads[0], x, w, bias_list, out, hidden, info(activation.id).name,
+                                          info(output_activation.id).name, parameters(activation),
+                                          parameters(output_activation), mask),
                    mask.vec());
   }
-  void release_variables() override {
-    input.reset_data();
-    output.reset_data();
-    for (auto* list : {&weights, &biases, &saved}) {
-      for (SavedVariable& variable : *list) variable.reset_data();
-    }
+
+ private:
+  // The arguments `output` and `saved` of mlp_backward.
+  using Kept = std::pair<std::optional<Tensor>, std::vector<Tensor>>;
+
+  Kept kept() { return {needs_output ? std::optional(output.unpack(getptr())) : std::nullopt, unpack(saved)}; }
+
+  // Derivatives of the backward pass do not need the history of what this computes. The last layer is left out where
+  // nothing of it is wanted.
+  Kept forward_again(const Tensor& x, at::TensorList all_weights, const OptionalTensors& all_biases) const {
+    const at::AutoGradMode no_grad(false);
+    const bool whole = needs_output || !output_suffices(output_activation);
+    const size_t layers = all_weights.size() - (whole ? 0 : 1);
+    if (layers == 0) return {};
+    OptionalTensors some_biases;
+    for (size_t i = 0; i < layers; ++i) some_biases.push_back(all_biases.get(i));
+    const ActivationSpec& last = whole ? output_activation : activation;
+    auto [out, hidden] = mlp_forward_op().call(x, all_weights.slice(0, layers), some_biases, info(activation.id).name,
+                                               info(last.id).name, parameters(activation), parameters(last));
+    if (!whole && output_suffices(activation)) hidden.push_back(std::move(out));
+    return {needs_output ? std::optional(std::move(out)) : std::nullopt, std::move(hidden)};
   }
 };
 
@@ -62,49 +83,50 @@ bool needs_tangent(const Tensor& input, at::TensorList weights, const OptionalTe
   return any_tangent(input, weights) || torch::autograd::isFwGradDefinedTensorList(biases);
 }
 
-Tensor inference(c10::DispatchKeySet keys, const Tensor& input, at::TensorList weights, const OptionalTensors& biases,
-                 std::string_view activation, std::string_view output_activation, c10::ArrayRef<double> params,
-                 c10::ArrayRef<double> output_params) {
-  if (needs_tangent(input, weights, biases)) {
-    return composite_mlp(check_mlp("mlp", input, weights, biases, activation, output_activation, params, output_params),
-                         nullptr);
-  }
-  if (needs_grad(input, weights, biases)) {
-    return std::get<0>(
-        mlp_forward_op().call(input, weights, biases, activation, output_activation, params, output_params));
-  }
-  at::AutoDispatchBelowADInplaceOrView below;
-  return mlp_op().redispatch(below_autograd(keys), input, weights, biases, activation, output_activation, params,
-                             output_params);
+NodePtr<MlpNode> make_mlp_node(const MlpArguments& mlp) {
+  const auto node = make_node<MlpNode>();
+  node->set_next_edges(torch::autograd::collect_next_edges(differentiable_inputs(mlp)));
+  node->input = save(mlp.input);
+  node->weights = save(mlp.weights);
+  node->biases = save(at::TensorList(mlp.biases));
+  node->activation = mlp.activation;
+  node->output_activation = mlp.output_activation;
+  node->needs_output = mlp.needs_output();
+  return node;
 }
 
-std::tuple<Tensor, std::vector<Tensor>> forward(c10::DispatchKeySet keys, const Tensor& input, at::TensorList weights,
-                                                const OptionalTensors& biases, std::string_view activation,
-                                                std::string_view output_activation, c10::ArrayRef<double> params,
-                                                c10::ArrayRef<double> output_params) {
-  const bool tangents = needs_tangent(input, weights, biases);
-  NodePtr<MlpNode> node;
-  if (tangents || needs_grad(input, weights, biases)) {
-    const auto mlp = check_mlp("mlp", input, weights, biases, activation, output_activation, params, output_params);
-    if (tangents) {
-      std::vector<Tensor> saved;
-      Tensor output = composite_mlp(mlp, &saved);
-      return {std::move(output), std::move(saved)};
-    }
-    node = make_node<MlpNode>();
-    node->set_next_edges(torch::autograd::collect_next_edges(differentiable_inputs(mlp)));
-    node->input = save(input);
-    node->weights = save(weights);
-    node->biases = save(mlp.biases);
-    node->activation = mlp.activation;
-    node->output_activation = mlp.output_activation;
-    node->needs_output = mlp.needs_output();
+Tensor inference(c10::DispatchKeySet keys, FASTOPS_MLP_PARAMETERS, bool checkpoint) {
+  const bool grad = needs_grad(input, weights, biases);
+  if (needs_tangent(input, weights, biases) || (grad && !checkpoint)) {
+    return std::get<0>(mlp_forward_op().call(FASTOPS_MLP_ARGUMENTS));
   }
+  NodePtr<MlpNode> node;
+  if (grad) {
+    node = make_mlp_node(check_mlp("mlp", FASTOPS_MLP_ARGUMENTS));
+    node->checkpoint = true;
+  }
+  Tensor output;
+  {
+    at::AutoDispatchBelowADInplaceOrView below;
+    output = mlp_op().redispatch(below_autograd(keys), FASTOPS_MLP_ARGUMENTS, checkpoint);
+  }
+  if (node) torch::autograd::set_history(output, node);
+  return output;
+}
+
+std::tuple<Tensor, std::vector<Tensor>> forward(c10::DispatchKeySet keys, FASTOPS_MLP_PARAMETERS) {
+  const auto check = [&] { return check_mlp("mlp", FASTOPS_MLP_ARGUMENTS); };
+  if (needs_tangent(input, weights, biases)) {
+    std::vector<Tensor> saved;
+    Tensor output = composite_mlp(check(), &saved);
+    return {std::move(output), std::move(saved)};
+  }
+  NodePtr<MlpNode> node;
+  if (needs_grad(input, weights, biases)) node = make_mlp_node(check());
   std::tuple<Tensor, std::vector<Tensor>> result;
   {
     at::AutoDispatchBelowADInplaceOrView below;
-    result = mlp_forward_op().redispatch(below_autograd(keys), input, weights, biases, activation, output_activation,
-                                         params, output_params);
+    result = mlp_forward_op().redispatch(below_autograd(keys), FASTOPS_MLP_ARGUMENTS);
   }
   if (node) {
     auto& [output, saved] = result;

@@ -107,7 +107,7 @@ struct CompositeLayer {
 // vmap: the op itself, on the tensor with its batch dimension.
 struct BatchedLayer {
   static Tensor functional(const PlainOp& op, const ActivationSpec& spec, const Tensor& self) {
-    return batched_elementwise([&](const Tensor& x) { return op.call(spec, x); }, self);
+    return batched_by_row([&](const Tensor& x) { return op.call(spec, x); }, self);
   }
   static Tensor& out(const PlainOp&, const ActivationSpec& spec, const Tensor&, Tensor&) {
     TORCH_CHECK(false, "fastops.", info(spec.id).name, ": out= is not supported under vmap, as in PyTorch");
@@ -144,7 +144,7 @@ Tensor backward_composite(const Tensor& grad_output, const Tensor& saved, std::s
 
 Tensor backward_batched(const Tensor& grad_output, const Tensor& saved, std::string_view activation,
                         c10::ArrayRef<double> params, bool from_output, int64_t order) {
-  return batched_elementwise(
+  return batched_by_row(
       [&](const Tensor& g, const Tensor& s) {
         return activation_backward_op().call(g, s, activation, params, from_output, order);
       },

@@ -118,9 +118,10 @@ Tensor& composite_out(const Tensor& self, const std::optional<Tensor>& bias, std
 Tensor batched(const Tensor& self, const std::optional<Tensor>& bias, std::string_view activation,
                c10::ArrayRef<double> params) {
   check_bias_act(self, bias, activation, params);
-  if (bias && bias->defined()) return bias_act_op().call(self + *bias, std::nullopt, activation, params);
-  return batched_elementwise([&](const Tensor& x) { return bias_act_op().call(x, std::nullopt, activation, params); },
-                             self);
+  if (bias && bias->defined() && Vmap(*bias).is_batched(*bias)) {
+    return bias_act_op().call(self + *bias, std::nullopt, activation, params);
+  }
+  return batched_by_row([&](const Tensor& x) { return bias_act_op().call(x, bias, activation, params); }, self);
 }
 
 std::vector<Tensor> backward_out_of_place(const Tensor& grad_output, const Tensor& saved,

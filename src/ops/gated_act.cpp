@@ -169,8 +169,36 @@ std::vector<Tensor> act_mul_backward_explicit(const Tensor& grad_output, const T
 
 Tensor act_mul_batched(const Tensor& gate, const Tensor& up, std::string_view activation,
                        c10::ArrayRef<double> params) {
-  return batched_elementwise(
-      [&](const Tensor& g, const Tensor& u) { return act_mul_op().call(g, u, activation, params); }, gate, up);
+  check_act_mul(gate, up, activation, params);
+  return batched_by_row([&](const Tensor& g, const Tensor& u) { return act_mul_op().call(g, u, activation, params); },
+                        gate, up);
+}
+
+std::vector<Tensor> act_mul_backward_batched(const Tensor& grad_output, const Tensor& gate, const Tensor& up,
+                                             std::string_view activation, c10::ArrayRef<double> params,
+                                             std::array<bool, 2> output_mask) {
+  check_act_mul_backward(grad_output, gate, up, activation, params);
+  return batched_by_row(
+      [&](const Tensor& grad, const Tensor& g, const Tensor& u) {
+        return act_mul_backward_op().call(grad, g, u, activation, params, output_mask);
+      },
+      grad_output, gate, up);
+}
+
+Tensor gated_act_batched(const Tensor& self, std::string_view activation, c10::ArrayRef<double> params,
+                         bool gate_last) {
+  check_gated_act(self, activation, params);
+  return batched_by_row([&](const Tensor& x) { return gated_act_op().call(x, activation, params, gate_last); }, self);
+}
+
+Tensor gated_act_backward_batched(const Tensor& grad_output, const Tensor& self, std::string_view activation,
+                                  c10::ArrayRef<double> params, bool gate_last) {
+  check_gated_act_backward(grad_output, self, activation, params);
+  return batched_by_row(
+      [&](const Tensor& grad, const Tensor& x) {
+        return gated_act_backward_op().call(grad, x, activation, params, gate_last);
+      },
+      grad_output, self);
 }
 
 template <c10::DeviceType device, c10::DispatchKey key>
@@ -211,9 +239,9 @@ TORCH_LIBRARY_IMPL(fastops, CompositeExplicitAutograd, m) {
 
 TORCH_LIBRARY_IMPL(fastops, FuncTorchBatched, m) {
   m.impl("act_mul", TORCH_FN(act_mul_batched));
-  m.impl("act_mul_backward", TORCH_FN(composite_act_mul_backward));
-  m.impl("gated_act", TORCH_FN(composite_gated_act));
-  m.impl("gated_act_backward", TORCH_FN(composite_gated_act_backward));
+  m.impl("act_mul_backward", TORCH_FN(act_mul_backward_batched));
+  m.impl("gated_act", TORCH_FN(gated_act_batched));
+  m.impl("gated_act_backward", TORCH_FN(gated_act_backward_batched));
 }
 
 // The vmap behind torch.autograd.grad(is_grads_batched=True), which cannot loop over an op that returns a list.

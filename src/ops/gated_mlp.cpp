@@ -78,43 +78,46 @@ GatedMlpArguments check_gated_mlp_backward(FASTOPS_GATED_MLP_BACKWARD_PARAMETERS
 
 namespace {
 
-// The gate and the up projection.
-std::pair<Tensor, Tensor> project(const GatedMlpArguments& mlp) {
-  return {at::linear(mlp.input, mlp.gate_weight, mlp.gate_bias), at::linear(mlp.input, mlp.up_weight, mlp.up_bias)};
+Tensor project(const GatedMlpArguments& mlp, const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
+  return linear(x, weight, bias.value_or(Tensor()), mlp.ensemble);
 }
 
 }  // namespace
 
 std::tuple<Tensor, Tensor, Tensor> composite_gated_mlp(const GatedMlpArguments& mlp) {
-  const auto [gate, up] = project(mlp);
-  return {at::linear(act_mul(gate, up, mlp.activation), mlp.down_weight, mlp.down_bias), gate, up};
+  const Tensor gate = project(mlp, mlp.input, mlp.gate_weight, mlp.gate_bias);
+  const Tensor up = project(mlp, mlp.input, mlp.up_weight, mlp.up_bias);
+  return {project(mlp, act_mul(gate, up, mlp.activation), mlp.down_weight, mlp.down_bias), gate, up};
 }
 
 std::vector<Tensor> layered_gated_mlp_backward(const GatedMlpArguments& mlp, const Tensor& grad_output,
                                                const Tensor& gate, const Tensor& up, std::array<bool, 7> output_mask) {
   const auto [wants_input, wants_gate_weight, wants_up_weight, wants_down_weight, wants_gate_bias, wants_up_bias,
               wants_down_bias] = output_mask;
-  const Tensor grad = as_matrix(grad_output);
-  const Tensor g = as_matrix(gate);
-  const Tensor u = as_matrix(up);
-  const Tensor x = as_matrix(mlp.input);
+  const Tensor grad = as_matrix(grad_output, mlp.ensemble);
+  const Tensor g = as_matrix(gate, mlp.ensemble);
+  const Tensor u = as_matrix(up, mlp.ensemble);
+  const Tensor x = as_matrix(mlp.input, mlp.ensemble);
   std::array<Tensor, 7> grads;
-  if (wants_down_weight) grads[3] = at::mm(grad.t(), act_mul(g, u, mlp.activation));
-  if (wants_down_bias) grads[6] = grad.sum(0);
+  if (wants_down_weight) grads[3] = product(grad.mT(), act_mul(g, u, mlp.activation));
+  if (wants_down_bias) grads[6] = grad.sum(-2);
 
   const bool wants_gate = wants_input || wants_gate_weight || wants_gate_bias;
   const bool wants_up = wants_input || wants_up_weight || wants_up_bias;
   if (wants_gate || wants_up) {
-    const Tensor hidden = at::mm(grad, mlp.down_weight);
+    const Tensor hidden = product(grad, mlp.down_weight);
     const auto halves = act_mul_backward(hidden, g, u, mlp.activation, {wants_gate, wants_up});
     const Tensor& grad_gate = halves.front();
     const Tensor& grad_up = halves.back();
-    if (wants_gate_weight) grads[1] = at::mm(grad_gate.t(), x);
-    if (wants_up_weight) grads[2] = at::mm(grad_up.t(), x);
-    if (wants_gate_bias) grads[4] = grad_gate.sum(0);
-    if (wants_up_bias) grads[5] = grad_up.sum(0);
+    if (wants_gate_weight) grads[1] = product(grad_gate.mT(), x);
+    if (wants_up_weight) grads[2] = product(grad_up.mT(), x);
+    if (wants_gate_bias) grads[4] = grad_gate.sum(-2);
+    if (wants_up_bias) grads[5] = grad_up.sum(-2);
     if (wants_input) {
-      grads[0] = at::mm(grad_gate, mlp.gate_weight).addmm(grad_up, mlp.up_weight).view_symint(mlp.input.sym_sizes());
+      const Tensor through_gate = product(grad_gate, mlp.gate_weight);
+      const Tensor both =
+          mlp.ensemble ? through_gate + product(grad_up, mlp.up_weight) : through_gate.addmm(grad_up, mlp.up_weight);
+      grads[0] = both.view_symint(mlp.input.sym_sizes());
     }
   }
   std::vector<Tensor> wanted;
@@ -126,7 +129,8 @@ std::vector<Tensor> layered_gated_mlp_backward(const GatedMlpArguments& mlp, con
 
 std::vector<Tensor> composite_gated_mlp_backward(const GatedMlpArguments& mlp, const Tensor& grad_output,
                                                  std::array<bool, 7> output_mask) {
-  const auto [gate, up] = project(mlp);
+  const Tensor gate = project(mlp, mlp.input, mlp.gate_weight, mlp.gate_bias);
+  const Tensor up = project(mlp, mlp.input, mlp.up_weight, mlp.up_bias);
   return layered_gated_mlp_backward(mlp, grad_output, gate, up, output_mask);
 }
 
@@ -136,7 +140,7 @@ std::tuple<Tensor, Tensor, Tensor> forward(FASTOPS_GATED_MLP_PARAMETERS) {
   return composite_gated_mlp(check_gated_mlp(FASTOPS_GATED_MLP_ARGUMENTS));
 }
 
-Tensor inference(FASTOPS_GATED_MLP_PARAMETERS) { return std::get<0>(forward(FASTOPS_GATED_MLP_ARGUMENTS)); }
+Tensor inference(FASTOPS_GATED_MLP_PARAMETERS, bool) { return std::get<0>(forward(FASTOPS_GATED_MLP_ARGUMENTS)); }
 
 std::tuple<Tensor, Tensor, Tensor> meta_forward(FASTOPS_GATED_MLP_PARAMETERS) {
   check_gated_mlp(FASTOPS_GATED_MLP_ARGUMENTS);
@@ -148,14 +152,14 @@ std::tuple<Tensor, Tensor, Tensor> meta_forward(FASTOPS_GATED_MLP_PARAMETERS) {
   return {empty(down_weight.sym_size(0)), empty(gate_weight.sym_size(0)), empty(gate_weight.sym_size(0))};
 }
 
-Tensor meta(FASTOPS_GATED_MLP_PARAMETERS) { return std::get<0>(meta_forward(FASTOPS_GATED_MLP_ARGUMENTS)); }
+Tensor meta(FASTOPS_GATED_MLP_PARAMETERS, bool) { return std::get<0>(meta_forward(FASTOPS_GATED_MLP_ARGUMENTS)); }
 
 std::vector<Tensor> backward(FASTOPS_GATED_MLP_BACKWARD_PARAMETERS, std::array<bool, 7> output_mask) {
   const auto mlp = check_gated_mlp_backward(FASTOPS_GATED_MLP_BACKWARD_ARGUMENTS);
   return layered_gated_mlp_backward(mlp, grad_output, gate, up, output_mask);
 }
 
-std::vector<Tensor> batched_backward(FASTOPS_GATED_MLP_BACKWARD_PARAMETERS, std::array<bool, 7> output_mask) {
+std::vector<Tensor> composite_backward(FASTOPS_GATED_MLP_BACKWARD_PARAMETERS, std::array<bool, 7> output_mask) {
   const auto mlp = check_gated_mlp_backward(FASTOPS_GATED_MLP_BACKWARD_ARGUMENTS);
   return composite_gated_mlp_backward(mlp, grad_output, output_mask);
 }
@@ -178,11 +182,11 @@ std::vector<Tensor> backward_meta(FASTOPS_GATED_MLP_BACKWARD_PARAMETERS, std::ar
 }
 
 template <c10::DeviceType device, c10::DispatchKey key>
-Tensor autocast(FASTOPS_GATED_MLP_PARAMETERS) {
+Tensor autocast(FASTOPS_GATED_MLP_PARAMETERS, bool checkpoint) {
   const AutocastScope scope(device, key);
   return gated_mlp_op().call(scope.lower(input), scope.lower(gate_weight), scope.lower(up_weight),
                              scope.lower(down_weight), scope.lower(gate_bias), scope.lower(up_bias),
-                             scope.lower(down_bias), activation, params);
+                             scope.lower(down_bias), activation, params, checkpoint);
 }
 
 }  // namespace
@@ -191,9 +195,9 @@ TORCH_LIBRARY_FRAGMENT(fastops, m) {
   const std::vector<at::Tag> tags = {at::Tag::pt2_compliant_tag};
   const std::string arguments =
       "(Tensor input, Tensor gate_weight, Tensor up_weight, Tensor down_weight, Tensor? gate_bias=None, "
-      "Tensor? up_bias=None, Tensor? down_bias=None, str activation='silu', float[] params=[])";
-  m.def(("gated_mlp" + arguments + " -> Tensor").c_str(), tags);
-  m.def(("gated_mlp_forward" + arguments + " -> (Tensor output, Tensor gate, Tensor up)").c_str(), tags);
+      "Tensor? up_bias=None, Tensor? down_bias=None, str activation='silu', float[] params=[]";
+  m.def(("gated_mlp" + arguments + ", bool checkpoint=False) -> Tensor").c_str(), tags);
+  m.def(("gated_mlp_forward" + arguments + ") -> (Tensor output, Tensor gate, Tensor up)").c_str(), tags);
   m.def(
       "gated_mlp_backward(Tensor grad_output, Tensor input, Tensor gate_weight, Tensor up_weight, Tensor down_weight, "
       "Tensor? gate_bias, Tensor? up_bias, Tensor gate, Tensor up, str activation, float[] params, "
@@ -213,16 +217,10 @@ TORCH_LIBRARY_IMPL(fastops, CompositeExplicitAutograd, m) {
   m.impl("gated_mlp_backward", TORCH_FN(backward));
 }
 
-TORCH_LIBRARY_IMPL(fastops, FuncTorchBatched, m) {
-  m.impl("gated_mlp", TORCH_FN(inference));
-  m.impl("gated_mlp_forward", TORCH_FN(forward));
-  m.impl("gated_mlp_backward", TORCH_FN(batched_backward));
-}
-
 // The vmap behind torch.autograd.grad(is_grads_batched=True), which cannot loop over an op that returns a list.
 TORCH_LIBRARY_IMPL(fastops, Batched, m) {
   m.impl("gated_mlp_forward", TORCH_FN(forward));
-  m.impl("gated_mlp_backward", TORCH_FN(batched_backward));
+  m.impl("gated_mlp_backward", TORCH_FN(composite_backward));
 }
 
 #define FASTOPS_AUTOCAST(DEVICE, KEY)                                                          \

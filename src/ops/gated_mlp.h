@@ -18,14 +18,17 @@ namespace fastops {
 using at::Tensor;
 
 // gated_mlp(Tensor input, Tensor gate_weight, Tensor up_weight, Tensor down_weight, Tensor? gate_bias=None,
-//           Tensor? up_bias=None, Tensor? down_bias=None, str activation="silu", float[] params=[]) -> Tensor
+//           Tensor? up_bias=None, Tensor? down_bias=None, str activation="silu", float[] params=[],
+//           bool checkpoint=False) -> Tensor
+//
+// `checkpoint` as for mlp.
 using GatedMlp = Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const std::optional<Tensor>&,
                         const std::optional<Tensor>&, const std::optional<Tensor>&, std::string_view,
-                        c10::ArrayRef<double>);
+                        c10::ArrayRef<double>, bool);
 FASTOPS_API const c10::TypedOperatorHandle<GatedMlp>& gated_mlp_op();
 
-// gated_mlp_forward: the same arguments -> (Tensor output, Tensor gate, Tensor up), for training; gate and up are the
-// projections with their biases.
+// gated_mlp_forward: the same arguments but checkpoint -> (Tensor output, Tensor gate, Tensor up), for training; gate
+// and up are the projections with their biases.
 using GatedMlpForward = std::tuple<Tensor, Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&, const Tensor&,
                                                            const std::optional<Tensor>&, const std::optional<Tensor>&,
                                                            const std::optional<Tensor>&, std::string_view,
@@ -43,7 +46,7 @@ using GatedMlpBackward = std::vector<Tensor>(const Tensor&, const Tensor&, const
                                              std::array<bool, 7>);
 const c10::TypedOperatorHandle<GatedMlpBackward>& gated_mlp_backward_op();
 
-// The parameters of gated_mlp and gated_mlp_forward, and their names.
+// The parameters of gated_mlp_forward, and of gated_mlp before checkpoint; their names.
 #define FASTOPS_GATED_MLP_PARAMETERS                                                                  \
   const Tensor &input, const Tensor &gate_weight, const Tensor &up_weight, const Tensor &down_weight, \
       const std::optional<Tensor>&gate_bias, const std::optional<Tensor>&up_bias,                     \
@@ -64,6 +67,7 @@ struct GatedMlpArguments {
   Tensor input, gate_weight, up_weight, down_weight;
   std::optional<Tensor> gate_bias, up_bias, down_bias;
   ActivationSpec activation;
+  bool ensemble = false;  // as of MlpArguments
 };
 GatedMlpArguments check_gated_mlp(const Tensor& input, const Tensor& gate_weight, const Tensor& up_weight,
                                   const Tensor& down_weight, const std::optional<Tensor>& gate_bias,

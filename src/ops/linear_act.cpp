@@ -25,7 +25,8 @@ Tensor meta(const Tensor& input, const Tensor& weight, const std::optional<Tenso
 Tensor as_mlp(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias, std::string_view activation,
               c10::ArrayRef<double> params) {
   check_linear_act(input, weight, bias, activation, params);
-  return mlp_op().call(input, weight, OptionalTensors({bias}), "identity", activation, {}, params);
+  return mlp_op().call(input, weight, OptionalTensors({bias}), "identity", activation, {}, params,
+                       /*checkpoint=*/false);
 }
 
 template <c10::DeviceType device, c10::DispatchKey key>

@@ -114,7 +114,7 @@ Tensor composite_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved) {
   Tensor h = mlp.input;
   for (size_t i = 0; i < mlp.layers(); ++i) {
     const ActivationSpec& activation = mlp.activation_of(i);
-    const Tensor z = at::linear(h, mlp.weights[i], mlp.biases[i]);
+    const Tensor z = linear(h, mlp.weights[i], mlp.biases[i], mlp.ensemble);
     h = activation.id == Activation::identity ? z : bias_act(z, std::nullopt, activation);
     if (saved && mlp.saves(i)) saved->push_back(output_suffices(activation) ? h : z);
   }
@@ -133,30 +133,36 @@ std::vector<Tensor> layered_mlp_backward(const MlpArguments& mlp, const Tensor& 
   size_t lowest = 0;
   while (lowest < output_mask.size() && !output_mask.get(lowest)) ++lowest;
 
-  Tensor grad = as_matrix(grad_output);
+  // Through the activation: the gradient, and its sum over the rows, which the op has on the way for a single network.
+  const auto through = [&](const Tensor& grad, const Tensor& at, const ActivationSpec& activation, bool from_output,
+                           bool wants_grad, bool wants_sum) -> std::pair<Tensor, Tensor> {
+    const auto results = bias_act_backward(grad, at, std::nullopt, activation, from_output,
+                                           {wants_grad || mlp.ensemble, wants_sum && !mlp.ensemble});
+    return {results.front(), wants_sum && mlp.ensemble ? results.front().sum(-2) : results.back()};
+  };
+
+  Tensor grad = as_matrix(grad_output, mlp.ensemble);
   for (size_t i = layers; i-- > 0;) {
     if (lowest > 2 + 2 * i) break;
     const ActivationSpec& activation = mlp.activation_of(i);
     const bool last = i + 1 == layers;
     const bool from_output = output_suffices(activation);
     const bool wants_more = wants_weight(i) || lowest < 1 + 2 * i;
-    // Through the activation, with the bias gradient summed on the way.
     if (last && activation.id == Activation::identity) {
-      if (wants_bias(i)) grads[2 + 2 * i] = grad.sum(0);
+      if (wants_bias(i)) grads[2 + 2 * i] = grad.sum(-2);
     } else {
-      const Tensor at_activation = as_matrix(last && from_output ? *output : saved[i]);
-      auto through =
-          bias_act_backward(grad, at_activation, std::nullopt, activation, from_output, {wants_more, wants_bias(i)});
-      if (wants_bias(i)) grads[2 + 2 * i] = through.back();
-      if (wants_more) grad = through.front();
+      const Tensor at_activation = as_matrix(last && from_output ? *output : saved[i], mlp.ensemble);
+      const auto [below, sum] = through(grad, at_activation, activation, from_output, wants_more, wants_bias(i));
+      if (wants_bias(i)) grads[2 + 2 * i] = sum;
+      if (wants_more) grad = below;
     }
     if (wants_weight(i)) {
       // The input of this layer: the output of the layer below, which saved it or its pre-activation.
       Tensor h = i == 0 ? mlp.input : saved[i - 1];
       if (i > 0 && !output_suffices(mlp.activation)) h = bias_act(h, std::nullopt, mlp.activation);
-      grads[1 + 2 * i] = at::mm(grad.t(), as_matrix(h));
+      grads[1 + 2 * i] = product(grad.mT(), as_matrix(h, mlp.ensemble));
     }
-    if (lowest < 1 + 2 * i) grad = at::mm(grad, mlp.weights[i]);
+    if (lowest < 1 + 2 * i) grad = product(grad, mlp.weights[i]);
   }
   if (output_mask.get(0)) grads[0] = grad.view_symint(mlp.input.sym_sizes());
 
@@ -193,7 +199,7 @@ Tensor layered_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved) {
 
 namespace {
 
-Tensor layered(FASTOPS_MLP_PARAMETERS) { return layered_mlp(check_mlp("mlp", FASTOPS_MLP_ARGUMENTS), nullptr); }
+Tensor layered(FASTOPS_MLP_PARAMETERS, bool) { return layered_mlp(check_mlp("mlp", FASTOPS_MLP_ARGUMENTS), nullptr); }
 
 std::tuple<Tensor, std::vector<Tensor>> layered_forward(FASTOPS_MLP_PARAMETERS) {
   std::vector<Tensor> saved;
@@ -201,9 +207,7 @@ std::tuple<Tensor, std::vector<Tensor>> layered_forward(FASTOPS_MLP_PARAMETERS) 
   return {std::move(output), std::move(saved)};
 }
 
-Tensor batched(FASTOPS_MLP_PARAMETERS) { return composite_mlp(check_mlp("mlp", FASTOPS_MLP_ARGUMENTS), nullptr); }
-
-std::tuple<Tensor, std::vector<Tensor>> batched_forward(FASTOPS_MLP_PARAMETERS) {
+std::tuple<Tensor, std::vector<Tensor>> composite_forward(FASTOPS_MLP_PARAMETERS) {
   std::vector<Tensor> saved;
   Tensor output = composite_mlp(check_mlp("mlp", FASTOPS_MLP_ARGUMENTS), &saved);
   return {std::move(output), std::move(saved)};
@@ -215,7 +219,7 @@ Tensor empty_output(const MlpArguments& mlp, size_t layer) {
   return at::empty_symint(sizes, mlp.input.options());
 }
 
-Tensor meta(FASTOPS_MLP_PARAMETERS) {
+Tensor meta(FASTOPS_MLP_PARAMETERS, bool) {
   const MlpArguments mlp = check_mlp("mlp", FASTOPS_MLP_ARGUMENTS);
   return empty_output(mlp, mlp.layers() - 1);
 }
@@ -239,11 +243,11 @@ std::vector<Tensor> backward(const Tensor& grad_output, const Tensor& input, at:
   return layered_mlp_backward(mlp, grad_output, output, saved, output_mask);
 }
 
-std::vector<Tensor> batched_backward(const Tensor& grad_output, const Tensor& input, at::TensorList weights,
-                                     const OptionalTensors& biases, const std::optional<Tensor>& output,
-                                     at::TensorList saved, std::string_view activation,
-                                     std::string_view output_activation, c10::ArrayRef<double> params,
-                                     c10::ArrayRef<double> output_params, const c10::List<bool>& output_mask) {
+std::vector<Tensor> composite_backward(const Tensor& grad_output, const Tensor& input, at::TensorList weights,
+                                       const OptionalTensors& biases, const std::optional<Tensor>& output,
+                                       at::TensorList saved, std::string_view activation,
+                                       std::string_view output_activation, c10::ArrayRef<double> params,
+                                       c10::ArrayRef<double> output_params, const c10::List<bool>& output_mask) {
   const MlpArguments mlp = check_mlp_backward(grad_output, input, weights, biases, output, saved, activation,
                                               output_activation, params, output_params, output_mask);
   return composite_mlp_backward(mlp, grad_output, output_mask);
@@ -266,10 +270,10 @@ std::vector<Tensor> backward_meta(const Tensor& grad_output, const Tensor& input
 }
 
 template <c10::DeviceType device, c10::DispatchKey key>
-Tensor autocast(FASTOPS_MLP_PARAMETERS) {
+Tensor autocast(FASTOPS_MLP_PARAMETERS, bool checkpoint) {
   const AutocastScope scope(device, key);
   return mlp_op().call(scope.lower(input), scope.lower(weights), scope.lower(biases), activation, output_activation,
-                       params, output_params);
+                       params, output_params, checkpoint);
 }
 
 }  // namespace
@@ -278,9 +282,9 @@ TORCH_LIBRARY_FRAGMENT(fastops, m) {
   const std::vector<at::Tag> tags = {at::Tag::pt2_compliant_tag};
   const std::string arguments =
       "(Tensor input, Tensor[] weights, Tensor?[] biases, str activation, str output_activation='identity', "
-      "float[] params=[], float[] output_params=[])";
-  m.def(("mlp" + arguments + " -> Tensor").c_str(), tags);
-  m.def(("mlp_forward" + arguments + " -> (Tensor output, Tensor[] saved)").c_str(), tags);
+      "float[] params=[], float[] output_params=[]";
+  m.def(("mlp" + arguments + ", bool checkpoint=False) -> Tensor").c_str(), tags);
+  m.def(("mlp_forward" + arguments + ") -> (Tensor output, Tensor[] saved)").c_str(), tags);
   m.def(
       "mlp_backward(Tensor grad_output, Tensor input, Tensor[] weights, Tensor?[] biases, Tensor? output, "
       "Tensor[] saved, str activation, str output_activation, float[] params, float[] output_params, "
@@ -300,16 +304,10 @@ TORCH_LIBRARY_IMPL(fastops, CompositeExplicitAutograd, m) {
   m.impl("mlp_backward", TORCH_FN(backward));
 }
 
-TORCH_LIBRARY_IMPL(fastops, FuncTorchBatched, m) {
-  m.impl("mlp", TORCH_FN(batched));
-  m.impl("mlp_forward", TORCH_FN(batched_forward));
-  m.impl("mlp_backward", TORCH_FN(batched_backward));
-}
-
 // The vmap behind torch.autograd.grad(is_grads_batched=True), which cannot loop over an op that returns a list.
 TORCH_LIBRARY_IMPL(fastops, Batched, m) {
-  m.impl("mlp_forward", TORCH_FN(batched_forward));
-  m.impl("mlp_backward", TORCH_FN(batched_backward));
+  m.impl("mlp_forward", TORCH_FN(composite_forward));
+  m.impl("mlp_backward", TORCH_FN(composite_backward));
 }
 
 #define FASTOPS_AUTOCAST(DEVICE, KEY)                                                    \

@@ -21,13 +21,16 @@ using at::Tensor;
 using OptionalTensors = c10::List<std::optional<Tensor>>;
 
 // mlp(Tensor input, Tensor[] weights, Tensor?[] biases, str activation, str output_activation="identity",
-//     float[] params=[], float[] output_params=[]) -> Tensor
+//     float[] params=[], float[] output_params=[], bool checkpoint=False) -> Tensor
+//
+// With `checkpoint`, autograd keeps the arguments alone, and the backward pass computes the hidden layers again. It
+// means nothing below autograd.
 using Mlp = Tensor(const Tensor&, at::TensorList, const OptionalTensors&, std::string_view, std::string_view,
-                   c10::ArrayRef<double>, c10::ArrayRef<double>);
+                   c10::ArrayRef<double>, c10::ArrayRef<double>, bool);
 FASTOPS_API const c10::TypedOperatorHandle<Mlp>& mlp_op();
 
-// mlp_forward: the same arguments -> (Tensor output, Tensor[] saved), for training. `saved` has one tensor for each
-// hidden layer, and z of the last layer where the derivative of output_activation needs it.
+// mlp_forward: the same arguments but checkpoint -> (Tensor output, Tensor[] saved), for training. `saved` has one
+// tensor for each hidden layer, and z of the last layer where the derivative of output_activation needs it.
 using MlpForward = std::tuple<Tensor, std::vector<Tensor>>(const Tensor&, at::TensorList, const OptionalTensors&,
                                                            std::string_view, std::string_view, c10::ArrayRef<double>,
                                                            c10::ArrayRef<double>);
@@ -45,7 +48,7 @@ using MlpBackward = std::vector<Tensor>(const Tensor&, const Tensor&, at::Tensor
                                         const c10::List<bool>&);
 const c10::TypedOperatorHandle<MlpBackward>& mlp_backward_op();
 
-// The parameters of mlp and mlp_forward, and their names.
+// The parameters of mlp_forward, and of mlp before checkpoint; their names.
 #define FASTOPS_MLP_PARAMETERS                                                                             \
   const Tensor &input, at::TensorList weights, const OptionalTensors &biases, std::string_view activation, \
       std::string_view output_activation, c10::ArrayRef<double> params, c10::ArrayRef<double> output_params
@@ -63,6 +66,9 @@ struct MlpArguments {
   std::vector<Tensor> biases;  // undefined where a layer has none
   ActivationSpec activation;
   ActivationSpec output_activation;
+  // Several networks at once: every tensor has their dimension in front, but for weights and biases that they share.
+  // The check functions give single networks.
+  bool ensemble = false;
 
   size_t layers() const { return weights.size(); }
   const ActivationSpec& activation_of(size_t layer) const {

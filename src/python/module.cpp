@@ -97,7 +97,7 @@ std::optional<LinearParameters> plain_linear(PyObject* module) {
 // mlp of the plain torch.nn.Linear modules that are the `_modules` of another; None if one of them is not plain.
 py::object mlp_of_linears(const Tensor& input, const py::dict& modules, const std::string& activation,
                           const std::string& output_activation, const std::vector<double>& params,
-                          const std::vector<double>& output_params) {
+                          const std::vector<double>& output_params, bool checkpoint) {
   c10::SmallVector<Tensor, 8> weights;
   OptionalTensors biases;
   biases.reserve(modules.size());
@@ -110,14 +110,14 @@ py::object mlp_of_linears(const Tensor& input, const py::dict& modules, const st
   Tensor output;
   {
     py::gil_scoped_release no_gil;
-    output = mlp_op().call(input, weights, biases, activation, output_activation, params, output_params);
+    output = mlp_op().call(input, weights, biases, activation, output_activation, params, output_params, checkpoint);
   }
   return py::cast(std::move(output));
 }
 
 // gated_mlp of three plain torch.nn.Linear modules; None if one of them is not plain.
 py::object gated_mlp_of_linears(const Tensor& input, py::handle gate, py::handle up, py::handle down,
-                                const std::string& activation, const std::vector<double>& params) {
+                                const std::string& activation, const std::vector<double>& params, bool checkpoint) {
   const auto g = plain_linear(gate.ptr());
   const auto u = plain_linear(up.ptr());
   const auto d = plain_linear(down.ptr());
@@ -125,7 +125,8 @@ py::object gated_mlp_of_linears(const Tensor& input, py::handle gate, py::handle
   Tensor output;
   {
     py::gil_scoped_release no_gil;
-    output = gated_mlp_op().call(input, g->weight, u->weight, d->weight, g->bias, u->bias, d->bias, activation, params);
+    output = gated_mlp_op().call(input, g->weight, u->weight, d->weight, g->bias, u->bias, d->bias, activation, params,
+                                 checkpoint);
   }
   return py::cast(std::move(output));
 }

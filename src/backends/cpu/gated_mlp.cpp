@@ -165,7 +165,7 @@ std::tuple<Tensor, Tensor, Tensor> run_forward(const GatedMlpArguments& mlp, boo
   return use_gemm(mlp.input, weights_of(mlp)) ? Forward(mlp).run(saves) : composite_gated_mlp(mlp);
 }
 
-Tensor gated_mlp(FASTOPS_GATED_MLP_PARAMETERS) {
+Tensor gated_mlp(FASTOPS_GATED_MLP_PARAMETERS, bool) {
   return std::get<0>(run_forward(check_gated_mlp(FASTOPS_GATED_MLP_ARGUMENTS), /*saves=*/false));
 }
 

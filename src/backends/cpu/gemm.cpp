@@ -1,5 +1,7 @@
 #include "backends/cpu/gemm.h"
 
+#include <ATen/record_function.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -126,6 +128,7 @@ void* take_panels(Workspace& workspace, Dtype dtype, int64_t depth, int64_t colu
 }
 
 void pack_all(c10::ArrayRef<Panels> matrices, Dtype dtype, int64_t threads) {
+  RECORD_FUNCTION("fastops::pack", c10::ArrayRef<const c10::IValue>());
   c10::SmallVector<Units, 8> tasks;
   for (const Panels& matrix : matrices) {
     tasks.push_back({panel_count(dtype, matrix.arguments.columns), std::max<int64_t>(1, matrix.arguments.depth)});
@@ -136,6 +139,7 @@ void pack_all(c10::ArrayRef<Panels> matrices, Dtype dtype, int64_t threads) {
 }
 
 void run_stages(c10::ArrayRef<Stage> stages, Dtype dtype, int64_t rows, int64_t threads) {
+  RECORD_FUNCTION("fastops::layers", c10::ArrayRef<const c10::IValue>());
   const int64_t row_parts = std::clamp<int64_t>(rows / least_rows, 1, threads);
   const int64_t column_parts = threads / row_parts;
   const int64_t most = rows_per_block(stages, dtype);
@@ -245,6 +249,7 @@ void GradientSums::multiply(const ParameterGradients& layer, const Sums& sums, c
 
 void GradientSums::add(c10::ArrayRef<ParameterGradients> layers, int64_t rows, bool first) {
   if (layers.empty()) return;
+  RECORD_FUNCTION("fastops::parameter_gradients", c10::ArrayRef<const c10::IValue>());
   if (first) {
     for (size_t i = 0; i < sums_.size(); ++i) {
       const int64_t features = layers[i % layers.size()].out_features;

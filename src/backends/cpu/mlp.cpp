@@ -189,7 +189,7 @@ class Backward : Layers {
   c10::SmallVector<Rows, 4> dz_;
 };
 
-Tensor mlp(FASTOPS_MLP_PARAMETERS) {
+Tensor mlp(FASTOPS_MLP_PARAMETERS, bool) {
   const MlpArguments arguments = check_mlp("mlp", FASTOPS_MLP_ARGUMENTS);
   if (!use_gemm(arguments.input, arguments.weights)) return layered_mlp(arguments, nullptr);
   return Forward(arguments).run(nullptr);
