@@ -62,6 +62,7 @@ TABLES = {
         "modes": "__torch_function__ and __torch_dispatch__ modes, logging",
         "subclasses": "tensor subclasses of both kinds",
         "FLOPs": "FlopCounterMode",
+        "OpInfo samples": "PyTorch's own sample inputs of the function of that name",
     },
 }
 COLUMNS = {name for columns in TABLES.values() for name in columns}

@@ -105,7 +105,7 @@ def layouts(call: Call, mesh: DeviceMesh) -> Iterator[tuple[list[Placement], lis
     for spec in propagator.op_strategy_funcs[op](propagator._wrap_with_op_strategy(schema)).strategies:
         inputs = [each.placements[0] for each in spec.input_specs]
         outputs = [each.placements[0] for each in flattened(spec.output_specs)]
-        yield inputs + outputs * len(keywords), outputs
+        yield inputs + outputs * ("out" in keywords), outputs
 
 
 # What is compared: a description, what there is, what there should be. Nothing is raised on the way, where one process

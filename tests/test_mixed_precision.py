@@ -38,7 +38,7 @@ def errors(function: Function, tensors: Sequence[Tensor], exact: Sequence[Tensor
 
 
 def assert_as_exact(mine: Sequence[float], theirs: Sequence[float], dtype: torch.dtype) -> None:
-    """Within PyTorch's error and two roundings of the largest element. Where PyTorch has NaN, anything exact to that."""
+    """Within PyTorch's error, where that is no NaN, and two roundings of the largest element."""
     budget = [(0.0 if math.isnan(error) else error) + 2 * torch.finfo(dtype).eps for error in theirs]
     assert all(error <= allowed for error, allowed in zip(mine, budget, strict=True)), (mine, theirs)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -39,7 +40,10 @@ class _Finder(MetaPathFinder):
         def execute_and_import(module: ModuleType) -> None:
             execute(module)
             sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
-            importlib.import_module(self._companion)
+            try:
+                importlib.import_module(self._companion)
+            except Exception as error:  # somebody else's import must not fail for ours
+                warnings.warn(f"fastops: {self._companion} does not work with this {self._name}: {error}", stacklevel=2)
 
         # On the loader rather than a loader of our own around it, which would hide what else it can do.
         spec.loader.exec_module = execute_and_import  # type: ignore[method-assign]
