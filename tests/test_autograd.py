@@ -46,6 +46,7 @@ def gradients(loss: Tensor, inputs: Sequence[Tensor], **options: Any) -> tuple[T
 
 
 @each_differentiable_sample
+@pytest.mark.feature("gradcheck")
 def test_first_derivatives(sample: Sample, device: Any) -> None:
     """Reverse mode, forward mode, batched and undefined gradients agree with finite differences."""
     tensors = sample.tensors(device, requires_grad=True)
@@ -53,6 +54,7 @@ def test_first_derivatives(sample: Sample, device: Any) -> None:
 
 
 @each_differentiable_sample
+@pytest.mark.feature("gradgradcheck")
 def test_second_derivatives(sample: Sample, device: Any) -> None:
     """Reverse over reverse and forward over reverse agree with finite differences."""
     tensors = sample.tensors(device, requires_grad=True)
@@ -294,6 +296,7 @@ def test_mlp_saves_one_tensor_per_hidden_layer(name: str, device: Any) -> None:
 
 
 @each_differentiable_sample
+@pytest.mark.feature("saved tensors")
 def test_saved_tensors_hooks(sample: Sample, device: Any) -> None:
     """Gradients survive saved tensors that are packed and unpacked, as checkpointing and offloading do."""
     tensors = sample.tensors(device, requires_grad=True)

@@ -172,6 +172,7 @@ def differences(actual: Any, expected: Any) -> list[AssertionError]:
 
 
 @needs_gloo
+@pytest.mark.feature("DTensor", ops=SAMPLES)
 @pytest.mark.parametrize("mlp", [False, True], ids=["elementwise", "mlp"])
 def test_samples(mlp: bool, tmp_path: Path) -> None:
     """Every op in every layout that its rule offers and in a mixture of placements, with gradients."""

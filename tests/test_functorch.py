@@ -56,6 +56,7 @@ def test_value(sample: Sample, device: Any) -> None:
 
 
 @each_differentiable_sample
+@pytest.mark.feature("grad")
 def test_grad(sample: Sample, device: Any) -> None:
     """The gradient in all arguments."""
     tensors = sample.tensors(device)
@@ -64,6 +65,7 @@ def test_grad(sample: Sample, device: Any) -> None:
 
 
 @each_differentiable_sample
+@pytest.mark.feature("vmap")
 def test_vmap(sample: Sample, device: Any) -> None:
     """A batch of calls at once."""
     stacked = batches(sample.tensors(device))
@@ -71,6 +73,7 @@ def test_vmap(sample: Sample, device: Any) -> None:
 
 
 @each_differentiable_sample
+@pytest.mark.feature("vmap")
 def test_vmap_over_some_arguments(sample: Sample, device: Any) -> None:
     """Each argument alone has the batch dimension, in the last place, and then each argument alone lacks it."""
     tensors = sample.tensors(device)
@@ -86,6 +89,7 @@ def test_vmap_over_some_arguments(sample: Sample, device: Any) -> None:
 
 
 @each_differentiable_sample
+@pytest.mark.feature("vmap")
 def test_nested_vmap(sample: Sample, device: Any) -> None:
     """A batch of batches, in two dimensions of the same tensors."""
     stacked = batches(batches(sample.tensors(device)), 2)
@@ -93,6 +97,7 @@ def test_nested_vmap(sample: Sample, device: Any) -> None:
 
 
 @each_differentiable_sample
+@pytest.mark.feature("vmap of grad")
 def test_vmap_of_grad(sample: Sample, device: Any) -> None:
     """Per-sample gradients."""
     tensors = sample.tensors(device)
@@ -110,6 +115,7 @@ def test_grad_of_vmap(sample: Sample, device: Any) -> None:
 
 
 @each_differentiable_sample
+@pytest.mark.feature("jvp")
 def test_jvp(sample: Sample, device: Any) -> None:
     """A directional derivative, through all arguments and through each alone."""
     tensors = sample.tensors(device)
@@ -120,6 +126,7 @@ def test_jvp(sample: Sample, device: Any) -> None:
 
 
 @each_differentiable_sample
+@pytest.mark.feature("jvp")
 def test_vmap_of_jvp(sample: Sample, device: Any) -> None:
     """Several directions at once."""
     tensors = tuple(sample.tensors(device))
@@ -132,6 +139,7 @@ def test_vmap_of_jvp(sample: Sample, device: Any) -> None:
 
 
 @each_differentiable_sample
+@pytest.mark.feature("grad")
 def test_vjp(sample: Sample, device: Any) -> None:
     """A pulled-back cotangent, twice from the same forward pass."""
     tensors = sample.tensors(device)
@@ -144,6 +152,7 @@ def test_vjp(sample: Sample, device: Any) -> None:
 
 
 @each_differentiable_sample
+@pytest.mark.feature("jacobians")
 def test_jacrev(sample: Sample, device: Any) -> None:
     """Jacobians in reverse mode, and in forward mode the same."""
     tensors = sample.tensors(device)
@@ -153,6 +162,7 @@ def test_jacrev(sample: Sample, device: Any) -> None:
 
 
 @each_differentiable_sample
+@pytest.mark.feature("hessian")
 def test_hessian(sample: Sample, device: Any) -> None:
     """Forward over reverse, forward over forward, and reverse over reverse are PyTorch's Hessian."""
     tensors = sample.tensors(device)
@@ -164,6 +174,7 @@ def test_hessian(sample: Sample, device: Any) -> None:
 
 
 @each_differentiable_sample
+@pytest.mark.feature("jvp")
 def test_reverse_over_forward(sample: Sample, device: Any) -> None:
     """The gradient of a directional derivative."""
     tensors = sample.tensors(device)
@@ -176,6 +187,7 @@ def test_reverse_over_forward(sample: Sample, device: Any) -> None:
 
 
 @each_differentiable_sample
+@pytest.mark.feature("functionalize")
 def test_functionalize(sample: Sample, device: Any) -> None:
     """Functionalization does not change the result."""
     tensors = sample.tensors(device)
