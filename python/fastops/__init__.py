@@ -6,6 +6,8 @@
 from . import _library  # noqa: F401  (loads the native library: must come first)
 from . import _flops, functional, nn  # noqa: F401  (_flops registers its formulas)
 from ._build import version as __version__
+from ._decompositions import decompositions
+from ._library import library_path
 from .info import info
 
-__all__ = ["__version__", "functional", "info", "nn"]
+__all__ = ["__version__", "decompositions", "functional", "info", "library_path", "nn"]
