@@ -43,7 +43,7 @@ def program(tmp_path_factory: Any) -> Path:
     """The example, built."""
     build = tmp_path_factory.mktemp("cpp")
     prefix = f"-DCMAKE_PREFIX_PATH={torch.utils.cmake_prefix_path}"
-    check("cmake", "-S", SOURCE, "-B", build, "-DCMAKE_BUILD_TYPE=Debug", prefix)
+    check("cmake", "-S", SOURCE, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Debug", prefix)
     check("cmake", "--build", build)
     return build / "run_model"
 
