@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 
 from . import _C, _build
+from ._library import op_names
 
 # torch's device types with the dispatch key that their kernels are registered under.
 _DEVICES = {"cpu": "CPU", "cuda": "CUDA", "mps": "MPS", "xpu": "XPU"}
@@ -44,11 +45,7 @@ class Info(NamedTuple):
 def info() -> Info:
     """The versions, the CPU capability in use and the native ops of this installation."""
     devices = ["cpu"] + [name for name in _DEVICES if name != "cpu" and _available(name)]
-    ops = sorted(
-        name.removeprefix("fastops::")
-        for name in torch._C._dispatch_get_all_op_names()
-        if name.startswith("fastops::") and "." not in name and not name.endswith("_")
-    )
+    ops = sorted(name.removeprefix("fastops::") for name in op_names() if "." not in name and not name.endswith("_"))
     return Info(
         fastops=_build.version,
         torch=torch.__version__,
