@@ -44,5 +44,5 @@ def _composite_key(op: OpOverload) -> DispatchKey:
     # The kernels for any device write into the results of their matrix products, which a graph cannot hold. Those for
     # batched gradients write into nothing.
     if op in (_ops.mlp.default, _ops.mlp_forward.default):
-        return DispatchKey.Batched
+        return torch._C._dispatch_key_parse("Batched")
     return DispatchKey.CompositeExplicitAutograd
