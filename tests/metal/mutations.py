@@ -201,7 +201,7 @@ def fails(mutation: Mutation | None) -> bool:
         kernels.build(library, sources(include), defines=DYNAMIC, include=include)
         for schedule in ("0", "1"):
             environment = {**os.environ, "FASTOPS_METAL_KERNELS": str(library), "FASTOPS_METAL_SCHEDULE": schedule}
-            command = [sys.executable, str(kernels.HERE / "short_test.py")]
+            command = [sys.executable, str(kernels.HERE / "short_run.py")]
             result = subprocess.run(command, env=environment, capture_output=True, text=True)
             if mutation is None and result.returncode:
                 sys.exit(f"the kernels as they are fail:\n{result.stdout}{result.stderr}")
