@@ -24,7 +24,8 @@ bool is_wanted() {
 }  // namespace
 
 bool use_linear_act(const Tensor& weight) {
-  return is_wanted() && weight.size(0) <= most_features && weight.size(1) <= most_features;
+  // An empty tensor has no buffer.
+  return is_wanted() && weight.numel() > 0 && weight.size(0) <= most_features && weight.size(1) <= most_features;
 }
 
 void linear_and_activate(const ActivationSpec& spec, const Tensor& input, const Tensor& weight, const Tensor& bias,
