@@ -126,7 +126,7 @@ void barrier() {
 void* shared_memory() { return block.shared.get(); }
 
 const char* run(dim3 grid, dim3 size, size_t shared, const std::function<void()>& body) {
-  constexpr size_t most_shared_memory = 48 * 1024;
+  constexpr size_t most_shared_memory = 48 * 1024;  // what every GPU grants without being asked for more
   if (count(grid) == 0 || grid.x >= 1u << 31 || grid.y > 65535 || grid.z > 65535) return "invalid grid";
   if (count(size) == 0 || count(size) > 1024) return "invalid block";
   if (shared > most_shared_memory) return "too much shared memory";

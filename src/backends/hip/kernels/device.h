@@ -59,8 +59,6 @@ const char* launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t 
 
 #endif
 
-// Shared memory of a block without asking the device for more than every GPU grants.
-inline constexpr int64_t most_shared_memory = 48 * 1024;
 inline constexpr int64_t most_blocks_y = 65535;
 
 }  // namespace fastops::hip
