@@ -22,9 +22,9 @@ torch := $(stamps)/torch-$(subst $() ,,$(subst =,,$(TORCH)))
 fastops := $(stamps)/fastops$(if $(filter-out 0,$(WERROR)),-werror)
 
 sources := $(shell find CMakeLists.txt pyproject.toml cmake src tools python -type f -not -name '*.pyc')
-cxx_sources = $(shell find src -name '*.cpp' -o -name '*.h' -o -name '*.hpp')
+cxx_sources = $(shell find src -name '*.cpp' -o -name '*.h' -o -name '*.hpp' -o -name '*.hip')
 
-.PHONY: help build test demo bench format lint mypy sdist wheel metal-check metal-symbols clean
+.PHONY: help build test demo bench gpu gpu-check format lint mypy sdist wheel metal-check metal-symbols clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1 /p' $(MAKEFILE_LIST) | while read -r name text; do printf '%-13s %s\n' "$$name" "$$text"; done
@@ -39,6 +39,12 @@ demo: build $(stamps)/demo ## Train a network on handwritten digits, with fastop
 
 bench: build $(stamps)/bench ## Time fastops beside its peers; results in bench/. A suite and options: make bench ARGS="digits --quick"
 	$(bin)/python -m fastops.bench --out bench $(ARGS)
+
+gpu: build $(stamps)/test $(stamps)/bench ## On a machine with a GPU: run the tests on it, then time fastops; results in bench/
+	tools/gpu/run.sh $(bin)/python $(ARGS)
+
+gpu-check: build $(stamps)/test ## Check the GPU kernels without a GPU: machine code, and the tests in an emulator
+	WERROR=$(filter-out 0,$(WERROR)) tools/gpu/check.sh
 
 format: $(stamps)/lint ## Format all sources
 	$(bin)/ruff check --fix .

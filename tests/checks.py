@@ -4,6 +4,8 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
+import fastops
+
 
 def bits(tensor):
     """The bits of a tensor's elements as integers, the same for every NaN."""
@@ -68,6 +70,11 @@ def kept_tensors(function, inputs):
         result = function()
     del result
     return list(kept.values())
+
+
+def has_own_products(device):
+    """Whether there are kernels for matrix products, so that small ones are not PyTorch's."""
+    return device.type == "cpu" and fastops._C.cpu_capability() != "default"
 
 
 def windows(values, length):

@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import fastops
-from checks import assert_meta_agrees, assert_same_bits, kept_tensors
+from checks import assert_meta_agrees, assert_same_bits, has_own_products, kept_tensors
 from reference import Approximate, activation, rounded_parameters
 from strategies import draw_activation, draw_tensor, dtypes, every_dtype, features, leading_sizes, random_tensor
 
@@ -146,11 +145,6 @@ def test_gated_mlp_keeps_gate_and_up(device):
     tensors = [torch.randn(size, device=device, requires_grad=True) for size in [(4, 5), (6, 5), (6, 5), (3, 6)]]
     kept = kept_tensors(lambda: ops.gated_mlp(*tensors), tensors)
     assert [tensor.numel() for tensor in kept] == [24, 24]
-
-
-def has_own_products(device):
-    """Whether there are kernels for matrix products, so that small ones are not PyTorch's."""
-    return device.type == "cpu" and fastops._C.cpu_capability() != "default"
 
 
 # Sizes that take several blocks of rows, columns and depth; several chunks of rows, with small gradients and larger

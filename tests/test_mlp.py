@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fastops
-from checks import assert_meta_agrees, assert_same_bits, kept_tensors
+from checks import assert_meta_agrees, assert_same_bits, has_own_products, kept_tensors
 from reference import (
     ACTIVATIONS,
     Approximate,
@@ -244,7 +244,7 @@ def test_many_rows(device, dtype, output):
 @every_dtype
 @pytest.mark.parametrize(("rows", "sizes"), [(300, (256, 130, 97)), (2500, (70, 33, 5)), (40, (100, 290, 3))])
 def test_blocks(device, dtype, rows, sizes, restore_threads):
-    """Sizes that take several blocks of rows, columns and depth, within the budget; the same bits from any threads."""
+    """Sizes that take several blocks, within the budget; our own products give the same bits from any threads."""
     layers = list(itertools.pairwise(sizes))
     network = Network(
         input=random_tensor((rows, sizes[0]), dtype, device, seed=0),
@@ -263,7 +263,7 @@ def test_blocks(device, dtype, rows, sizes, restore_threads):
         results[threads] = [actual.detach(), *torch.autograd.grad(actual, leaves, network.grad)]
         for expected, result in zip([output, *grads], results[threads], strict=True):
             expected.assert_holds(result, f"{threads} threads")
-    for threads in (2, 3):
+    for threads in (2, 3) if has_own_products(device) else ():
         for result, first in zip(results[threads], results[1], strict=True):
             assert_same_bits(result, first, f"{threads} threads")
 

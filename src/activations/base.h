@@ -18,12 +18,12 @@ namespace activations {
 struct ActivationBase {
   enum { has_gradient_from_output = 0 };
   template <class S>
-  static bool valid(Params<S>) {
+  FASTOPS_HOST_DEVICE static bool valid(Params<S>) {
     return true;
   }
   // Whether gradient_from_output holds for these parameters.
   template <class S>
-  static bool output_suffices(Params<S>) {
+  FASTOPS_HOST_DEVICE static bool output_suffices(Params<S>) {
     return false;
   }
 };
@@ -32,7 +32,7 @@ struct ActivationBase {
 struct OutputActivation : ActivationBase {
   enum { has_gradient_from_output = 1 };
   template <class S>
-  static bool output_suffices(Params<S>) {
+  FASTOPS_HOST_DEVICE static bool output_suffices(Params<S>) {
     return true;
   }
 };

@@ -11,68 +11,68 @@ namespace activations {
 
 // a * b + c, rounded once where that is as fast.
 template <class T, class B, class C>
-T multiply_add(T a, B b, C c) {
+FASTOPS_HOST_DEVICE T multiply_add(T a, B b, C c) {
   return a * b + c;
 }
 
 template <class T, class S>
-T clamp(T x, S low, S high) {
+FASTOPS_HOST_DEVICE T clamp(T x, S low, S high) {
   return select(x < low, low, select(x > high, high, x));
 }
 
 template <class T, class S>
-T at_most(T x, S high) {
+FASTOPS_HOST_DEVICE T at_most(T x, S high) {
   return select(x > high, high, x);
 }
 
 template <class T, class S>
-T at_least(T x, S low) {
+FASTOPS_HOST_DEVICE T at_least(T x, S low) {
   return select(x < low, low, x);
 }
 
 // a / b for b >= 1, which may be infinite.
 template <class T>
-T quotient(T a, T b) {
+FASTOPS_HOST_DEVICE T quotient(T a, T b) {
   return a / b;
 }
 
 // a / (a + b) for positive a and b whose sum is from 1 to 1e30.
 template <class T, class S>
-T quotient_by_sum(T a, S b) {
+FASTOPS_HOST_DEVICE T quotient_by_sum(T a, S b) {
   return a / (a + b);
 }
 
 // 1 / b for b from 1 to 1e30.
 template <class T>
-T reciprocal(T b) {
+FASTOPS_HOST_DEVICE T reciprocal(T b) {
   using S = ScalarOf<T>;
   return S(1) / b;
 }
 
 // 2^x
 template <class T>
-T exp2(T x) {
+FASTOPS_HOST_DEVICE T exp2(T x) {
   using S = ScalarOf<T>;
   return exp(x * S(0.69314718055994530942));
 }
 
 // exp(-|x|), which does not overflow. As a choice between x and -x it has derivatives at 0 that fit those of its users.
 template <class T>
-T decay(T x) {
+FASTOPS_HOST_DEVICE T decay(T x) {
   using S = ScalarOf<T>;
   return exp(select(x < S(0), x, -x));
 }
 
 // log(1 + exp(x)), which does not overflow.
 template <class T>
-T log1p_exp(T x) {
+FASTOPS_HOST_DEVICE T log1p_exp(T x) {
   using S = ScalarOf<T>;
   return at_least(x, S(0)) + log1p(decay(x));
 }
 
 // x - tanh(x)
 template <class T>
-T tanh_remainder(T x) {
+FASTOPS_HOST_DEVICE T tanh_remainder(T x) {
   return x - tanh(x);
 }
 
@@ -85,7 +85,7 @@ struct Logistic {
 };
 
 template <class T>
-Logistic<T> logistic(T x) {
+FASTOPS_HOST_DEVICE Logistic<T> logistic(T x) {
   using S = ScalarOf<T>;
   const T e = decay(x);
   const T large = reciprocal(e + S(1));
@@ -101,7 +101,7 @@ struct Normal {
 };
 
 template <class T>
-Normal<T> normal(T x) {
+FASTOPS_HOST_DEVICE Normal<T> normal(T x) {
   using S = ScalarOf<T>;
   return {(erf(x * S(0.70710678118654752440)) + S(1)) * S(0.5), exp(x * x * S(-0.5)) * S(0.39894228040143267794)};
 }

@@ -23,11 +23,11 @@ struct Jet {
   Jet() = default;
   // A constant: a scalar or a number of the base type. Implicit, as formulas mix them freely.
   template <class C>
-  Jet(C value) {
+  FASTOPS_HOST_DEVICE Jet(C value) {
     c[0] = T(value);
     for (int k = 1; k <= N; ++k) c[k] = T(scalar(0));
   }
-  static Jet variable(T value) {
+  FASTOPS_HOST_DEVICE static Jet variable(T value) {
     Jet x(value);
     if (N > 0) x.c[N > 0 ? 1 : 0] = T(scalar(1));
     return x;
@@ -35,25 +35,25 @@ struct Jet {
 };
 
 template <class T, int N>
-Jet<T, N> operator-(Jet<T, N> a) {
+FASTOPS_HOST_DEVICE Jet<T, N> operator-(Jet<T, N> a) {
   for (int k = 0; k <= N; ++k) a.c[k] = -a.c[k];
   return a;
 }
 
 template <class T, int N>
-Jet<T, N> operator+(Jet<T, N> a, Jet<T, N> b) {
+FASTOPS_HOST_DEVICE Jet<T, N> operator+(Jet<T, N> a, Jet<T, N> b) {
   for (int k = 0; k <= N; ++k) a.c[k] = a.c[k] + b.c[k];
   return a;
 }
 
 template <class T, int N>
-Jet<T, N> operator-(Jet<T, N> a, Jet<T, N> b) {
+FASTOPS_HOST_DEVICE Jet<T, N> operator-(Jet<T, N> a, Jet<T, N> b) {
   for (int k = 0; k <= N; ++k) a.c[k] = a.c[k] - b.c[k];
   return a;
 }
 
 template <class T, int N>
-Jet<T, N> operator*(Jet<T, N> a, Jet<T, N> b) {
+FASTOPS_HOST_DEVICE Jet<T, N> operator*(Jet<T, N> a, Jet<T, N> b) {
   Jet<T, N> product;
   for (int k = 0; k <= N; ++k) {
     product.c[k] = a.c[0] * b.c[k];
@@ -63,7 +63,7 @@ Jet<T, N> operator*(Jet<T, N> a, Jet<T, N> b) {
 }
 
 template <class T, int N>
-Jet<T, N> operator/(Jet<T, N> a, Jet<T, N> b) {
+FASTOPS_HOST_DEVICE Jet<T, N> operator/(Jet<T, N> a, Jet<T, N> b) {
   Jet<T, N> quotient;
   for (int k = 0; k <= N; ++k) {
     T rest = a.c[k];
@@ -75,47 +75,47 @@ Jet<T, N> operator/(Jet<T, N> a, Jet<T, N> b) {
 
 // A scalar or a constant of the base type scales or shifts; C is either.
 template <class T, int N, class C>
-Jet<T, N> operator+(Jet<T, N> a, C b) {
+FASTOPS_HOST_DEVICE Jet<T, N> operator+(Jet<T, N> a, C b) {
   a.c[0] = a.c[0] + b;
   return a;
 }
 
 template <class T, int N, class C>
-Jet<T, N> operator-(Jet<T, N> a, C b) {
+FASTOPS_HOST_DEVICE Jet<T, N> operator-(Jet<T, N> a, C b) {
   a.c[0] = a.c[0] - b;
   return a;
 }
 
 template <class T, int N, class C>
-Jet<T, N> operator*(Jet<T, N> a, C b) {
+FASTOPS_HOST_DEVICE Jet<T, N> operator*(Jet<T, N> a, C b) {
   for (int k = 0; k <= N; ++k) a.c[k] = a.c[k] * b;
   return a;
 }
 
 template <class T, int N, class C>
-Jet<T, N> operator/(Jet<T, N> a, C b) {
+FASTOPS_HOST_DEVICE Jet<T, N> operator/(Jet<T, N> a, C b) {
   for (int k = 0; k <= N; ++k) a.c[k] = a.c[k] / b;
   return a;
 }
 
 template <class T, int N>
-Jet<T, N> operator-(ScalarOf<T> a, Jet<T, N> b) {
+FASTOPS_HOST_DEVICE Jet<T, N> operator-(ScalarOf<T> a, Jet<T, N> b) {
   return -b + a;
 }
 
 template <class T, int N>
-Jet<T, N> operator/(ScalarOf<T> a, Jet<T, N> b) {
+FASTOPS_HOST_DEVICE Jet<T, N> operator/(ScalarOf<T> a, Jet<T, N> b) {
   return Jet<T, N>(a) / b;
 }
 
 template <class T, int N>
-Jet<T, N> operator*(T a, Jet<T, N> b) {
+FASTOPS_HOST_DEVICE Jet<T, N> operator*(T a, Jet<T, N> b) {
   return b * a;
 }
 
 // e' = e x'
 template <class T, int N>
-Jet<T, N> exp_series(Jet<T, N> x, T first) {
+FASTOPS_HOST_DEVICE Jet<T, N> exp_series(Jet<T, N> x, T first) {
   using S = ScalarOf<T>;
   Jet<T, N> e;
   e.c[0] = first;
@@ -128,13 +128,13 @@ Jet<T, N> exp_series(Jet<T, N> x, T first) {
 }
 
 template <class T, int N>
-Jet<T, N> exp(Jet<T, N> x) {
+FASTOPS_HOST_DEVICE Jet<T, N> exp(Jet<T, N> x) {
   return exp_series(x, exp(x.c[0]));
 }
 
 // Integrates y' = slope x' from y(0) = first.
 template <class T, int N>
-Jet<T, N> integrate(T first, Jet<T, N> slope, Jet<T, N> x) {
+FASTOPS_HOST_DEVICE Jet<T, N> integrate(T first, Jet<T, N> slope, Jet<T, N> x) {
   using S = ScalarOf<T>;
   Jet<T, N> y;
   y.c[0] = first;
@@ -147,25 +147,25 @@ Jet<T, N> integrate(T first, Jet<T, N> slope, Jet<T, N> x) {
 }
 
 template <class T, int N>
-Jet<T, N> expm1(Jet<T, N> x) {
+FASTOPS_HOST_DEVICE Jet<T, N> expm1(Jet<T, N> x) {
   return integrate(expm1(x.c[0]), exp(x), x);
 }
 
 template <class T, int N>
-Jet<T, N> log1p(Jet<T, N> x) {
+FASTOPS_HOST_DEVICE Jet<T, N> log1p(Jet<T, N> x) {
   using S = ScalarOf<T>;
   return integrate(log1p(x.c[0]), S(1) / (x + S(1)), x);
 }
 
 template <class T, int N>
-Jet<T, N> erf(Jet<T, N> x) {
+FASTOPS_HOST_DEVICE Jet<T, N> erf(Jet<T, N> x) {
   using S = ScalarOf<T>;
   return integrate(erf(x.c[0]), exp(-(x * x)) * S(1.12837916709551257390), x);
 }
 
 // The slope 1 - y^2 depends on y itself: its coefficient k - 1 is known when y's coefficient k is wanted.
 template <class T, int N>
-Jet<T, N> tanh(Jet<T, N> x) {
+FASTOPS_HOST_DEVICE Jet<T, N> tanh(Jet<T, N> x) {
   using S = ScalarOf<T>;
   Jet<T, N> y;
   Jet<T, N> slope;
@@ -182,45 +182,45 @@ Jet<T, N> tanh(Jet<T, N> x) {
 }
 
 template <class T, int N, class C>
-auto operator<(Jet<T, N> a, C b) {
+FASTOPS_HOST_DEVICE auto operator<(Jet<T, N> a, C b) {
   return a.c[0] < b;
 }
 
 template <class T, int N, class C>
-auto operator<=(Jet<T, N> a, C b) {
+FASTOPS_HOST_DEVICE auto operator<=(Jet<T, N> a, C b) {
   return a.c[0] <= b;
 }
 
 template <class T, int N, class C>
-auto operator>(Jet<T, N> a, C b) {
+FASTOPS_HOST_DEVICE auto operator>(Jet<T, N> a, C b) {
   return a.c[0] > b;
 }
 
 template <class T, int N, class C>
-auto operator>=(Jet<T, N> a, C b) {
+FASTOPS_HOST_DEVICE auto operator>=(Jet<T, N> a, C b) {
   return a.c[0] >= b;
 }
 
 template <class Mask, class T, int N>
-Jet<T, N> select(Mask mask, Jet<T, N> a, Jet<T, N> b) {
+FASTOPS_HOST_DEVICE Jet<T, N> select(Mask mask, Jet<T, N> a, Jet<T, N> b) {
   for (int k = 0; k <= N; ++k) a.c[k] = select(mask, a.c[k], b.c[k]);
   return a;
 }
 
 template <class Mask, class T, int N, class C>
-Jet<T, N> select(Mask mask, C a, Jet<T, N> b) {
+FASTOPS_HOST_DEVICE Jet<T, N> select(Mask mask, C a, Jet<T, N> b) {
   return select(mask, Jet<T, N>(a), b);
 }
 
 template <class Mask, class T, int N, class C>
-Jet<T, N> select(Mask mask, Jet<T, N> a, C b) {
+FASTOPS_HOST_DEVICE Jet<T, N> select(Mask mask, Jet<T, N> a, C b) {
   return select(mask, a, Jet<T, N>(b));
 }
 
 template <int order>
 struct GradientOfOrder {
   template <class T, class Gradient>
-  static T of(T g, T x, Gradient gradient) {
+  FASTOPS_HOST_DEVICE static T of(T g, T x, Gradient gradient) {
     using S = ScalarOf<T>;
     const Jet<T, order - 1> series = gradient(g, Jet<T, order - 1>::variable(x));
     S factorial = S(1);
@@ -233,7 +233,7 @@ struct GradientOfOrder {
 template <>
 struct GradientOfOrder<1> {
   template <class T, class Gradient>
-  static T of(T g, T x, Gradient gradient) {
+  FASTOPS_HOST_DEVICE static T of(T g, T x, Gradient gradient) {
     return gradient(g, x);
   }
 };
@@ -241,7 +241,7 @@ struct GradientOfOrder<1> {
 // The (order - 1)-th derivative of g * f'(x) in x, that is g times the derivative of f of that order.
 // `gradient(g, x)` is an activation's gradient formula for any number type of x.
 template <int order, class T, class Gradient>
-T gradient_of_order(T g, T x, Gradient gradient) {
+FASTOPS_HOST_DEVICE T gradient_of_order(T g, T x, Gradient gradient) {
   return GradientOfOrder<order>::of(g, x, gradient);
 }
 

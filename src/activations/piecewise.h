@@ -8,30 +8,30 @@ namespace activations {
 
 struct Identity : OutputActivation {
   template <class T, class S>
-  static T value(T x, Params<S>) {
+  FASTOPS_HOST_DEVICE static T value(T x, Params<S>) {
     return x;
   }
   template <class T, class G, class S>
-  static T gradient(G g, T, Params<S>) {
+  FASTOPS_HOST_DEVICE static T gradient(G g, T, Params<S>) {
     return g;
   }
   template <class T, class G, class S>
-  static T gradient_from_output(G g, T, Params<S>) {
+  FASTOPS_HOST_DEVICE static T gradient_from_output(G g, T, Params<S>) {
     return g;
   }
 };
 
 struct ReLU : OutputActivation {
   template <class T, class S>
-  static T value(T x, Params<S>) {
+  FASTOPS_HOST_DEVICE static T value(T x, Params<S>) {
     return at_least(x, S(0));
   }
   template <class T, class G, class S>
-  static T gradient(G g, T x, Params<S>) {
+  FASTOPS_HOST_DEVICE static T gradient(G g, T x, Params<S>) {
     return select(x <= S(0), S(0), g);
   }
   template <class T, class G, class S>
-  static T gradient_from_output(G g, T y, Params<S> p) {
+  FASTOPS_HOST_DEVICE static T gradient_from_output(G g, T y, Params<S> p) {
     return gradient<T>(g, y, p);
   }
 };
@@ -39,34 +39,34 @@ struct ReLU : OutputActivation {
 // min_val = first, max_val = second. The output does not suffice: a bound that the dtype cannot hold is rounded in it.
 struct Hardtanh : ActivationBase {
   template <class S>
-  static bool valid(Params<S> p) {
+  FASTOPS_HOST_DEVICE static bool valid(Params<S> p) {
     return p.first <= p.second;
   }
   template <class T, class S>
-  static T value(T x, Params<S> p) {
+  FASTOPS_HOST_DEVICE static T value(T x, Params<S> p) {
     return clamp(x, p.first, p.second);
   }
   template <class T, class G, class S>
-  static T gradient(G g, T x, Params<S> p) {
+  FASTOPS_HOST_DEVICE static T gradient(G g, T x, Params<S> p) {
     return select(x <= p.first, S(0), select(x >= p.second, S(0), g));
   }
 };
 
 struct ReLU6 : OutputActivation {
   template <class S>
-  static Params<S> bounds() {
+  FASTOPS_HOST_DEVICE static Params<S> bounds() {
     return Params<S>{S(0), S(6)};
   }
   template <class T, class S>
-  static T value(T x, Params<S>) {
+  FASTOPS_HOST_DEVICE static T value(T x, Params<S>) {
     return Hardtanh::value(x, bounds<S>());
   }
   template <class T, class G, class S>
-  static T gradient(G g, T x, Params<S>) {
+  FASTOPS_HOST_DEVICE static T gradient(G g, T x, Params<S>) {
     return Hardtanh::gradient<T>(g, x, bounds<S>());
   }
   template <class T, class G, class S>
-  static T gradient_from_output(G g, T y, Params<S>) {
+  FASTOPS_HOST_DEVICE static T gradient_from_output(G g, T y, Params<S>) {
     return Hardtanh::gradient<T>(g, y, bounds<S>());
   }
 };
@@ -75,19 +75,19 @@ struct ReLU6 : OutputActivation {
 struct LeakyReLU : OutputActivation {
   // A negative slope makes positive outputs of negative inputs.
   template <class S>
-  static bool output_suffices(Params<S> p) {
+  FASTOPS_HOST_DEVICE static bool output_suffices(Params<S> p) {
     return p.first >= S(0);
   }
   template <class T, class S>
-  static T value(T x, Params<S> p) {
+  FASTOPS_HOST_DEVICE static T value(T x, Params<S> p) {
     return select(x > S(0), x, x * p.first);
   }
   template <class T, class G, class S>
-  static T gradient(G g, T x, Params<S> p) {
+  FASTOPS_HOST_DEVICE static T gradient(G g, T x, Params<S> p) {
     return select(x > S(0), g, g * p.first);
   }
   template <class T, class G, class S>
-  static T gradient_from_output(G g, T y, Params<S> p) {
+  FASTOPS_HOST_DEVICE static T gradient_from_output(G g, T y, Params<S> p) {
     return gradient<T>(g, y, p);
   }
 };
@@ -95,19 +95,19 @@ struct LeakyReLU : OutputActivation {
 // lambd = first. x - clamp(x, -lambd, lambd) is the piecewise definition with +0 wherever the result is zero.
 struct Softshrink : OutputActivation {
   template <class S>
-  static bool valid(Params<S> p) {
+  FASTOPS_HOST_DEVICE static bool valid(Params<S> p) {
     return p.first >= S(0);
   }
   template <class T, class S>
-  static T value(T x, Params<S> p) {
+  FASTOPS_HOST_DEVICE static T value(T x, Params<S> p) {
     return x - clamp(x, -p.first, p.first);
   }
   template <class T, class G, class S>
-  static T gradient(G g, T x, Params<S> p) {
+  FASTOPS_HOST_DEVICE static T gradient(G g, T x, Params<S> p) {
     return select(x < -p.first, g, select(x <= p.first, S(0), g));
   }
   template <class T, class G, class S>
-  static T gradient_from_output(G g, T y, Params<S>) {
+  FASTOPS_HOST_DEVICE static T gradient_from_output(G g, T y, Params<S>) {
     return select(y < S(0), g, select(y <= S(0), S(0), g));
   }
 };
@@ -116,42 +116,42 @@ struct Softshrink : OutputActivation {
 struct Hardshrink : OutputActivation {
   // With a negative lambd nothing is shrunk, 0 included, which the output does not tell.
   template <class S>
-  static bool output_suffices(Params<S> p) {
+  FASTOPS_HOST_DEVICE static bool output_suffices(Params<S> p) {
     return p.first >= S(0);
   }
   template <class T, class S>
-  static T value(T x, Params<S> p) {
+  FASTOPS_HOST_DEVICE static T value(T x, Params<S> p) {
     return select(x < -p.first, x, select(x <= p.first, S(0), x));
   }
   template <class T, class G, class S>
-  static T gradient(G g, T x, Params<S> p) {
+  FASTOPS_HOST_DEVICE static T gradient(G g, T x, Params<S> p) {
     return select(x < -p.first, g, select(x <= p.first, S(0), g));
   }
   // Where a sum was rounded into the output, that may lie on lambd itself.
   template <class T, class G, class S>
-  static T gradient_from_output(G g, T y, Params<S> p) {
+  FASTOPS_HOST_DEVICE static T gradient_from_output(G g, T y, Params<S> p) {
     return Softshrink::gradient_from_output<T>(g, y, p);
   }
 };
 
 struct Hardsigmoid : ActivationBase {
   template <class T, class S>
-  static T value(T x, Params<S>) {
+  FASTOPS_HOST_DEVICE static T value(T x, Params<S>) {
     return quotient(clamp(x + S(3), S(0), S(6)), T(S(6)));
   }
   template <class T, class G, class S>
-  static T gradient(G g, T x, Params<S>) {
+  FASTOPS_HOST_DEVICE static T gradient(G g, T x, Params<S>) {
     return select(x > S(-3), select(x < S(3), g * (S(1) / S(6)), S(0)), S(0));
   }
 };
 
 struct Hardswish : ActivationBase {
   template <class T, class S>
-  static T value(T x, Params<S> p) {
+  FASTOPS_HOST_DEVICE static T value(T x, Params<S> p) {
     return x * Hardsigmoid::value(x, p);
   }
   template <class T, class G, class S>
-  static T gradient(G g, T x, Params<S>) {
+  FASTOPS_HOST_DEVICE static T gradient(G g, T x, Params<S>) {
     return select(x <= S(-3), S(0), select(x < S(3), (x + S(1.5)) * (S(1) / S(3)) * g, g));
   }
 };
@@ -159,12 +159,12 @@ struct Hardswish : ActivationBase {
 // max(x, 0)^2: So et al., "Primer: Searching for Efficient Transformers", 2021.
 struct ReLUSquared : ActivationBase {
   template <class T, class S>
-  static T value(T x, Params<S>) {
+  FASTOPS_HOST_DEVICE static T value(T x, Params<S>) {
     const T r = at_least(x, S(0));
     return r * r;
   }
   template <class T, class G, class S>
-  static T gradient(G g, T x, Params<S>) {
+  FASTOPS_HOST_DEVICE static T gradient(G g, T x, Params<S>) {
     return select(x <= S(0), S(0), x * g * S(2));
   }
 };

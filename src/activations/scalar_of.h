@@ -1,6 +1,13 @@
 // The scalar type S of a number type T: constants and parameters in the formulas have it.
 #pragma once
 
+// Before every function that a formula consists of: GPU compilers build it for the host and for the device.
+#if defined(__CUDACC__) || defined(__HIP__)
+#define FASTOPS_HOST_DEVICE __host__ __device__
+#else
+#define FASTOPS_HOST_DEVICE
+#endif
+
 namespace fastops {
 
 // A number type with a member `scalar` names its own; `float` and `double` are their own scalars.

@@ -10,19 +10,19 @@ namespace activations {
 struct ELU : OutputActivation {
   // A negative alpha makes positive outputs of negative inputs.
   template <class S>
-  static bool output_suffices(Params<S> p) {
+  FASTOPS_HOST_DEVICE static bool output_suffices(Params<S> p) {
     return p.first >= S(0);
   }
   template <class T, class S>
-  static T value(T x, Params<S> p) {
+  FASTOPS_HOST_DEVICE static T value(T x, Params<S> p) {
     return select(x < S(0), expm1(x) * p.first, x);
   }
   template <class T, class G, class S>
-  static T gradient(G g, T x, Params<S> p) {
+  FASTOPS_HOST_DEVICE static T gradient(G g, T x, Params<S> p) {
     return select(x <= S(0), g * p.first * exp(x), g);
   }
   template <class T, class G, class S>
-  static T gradient_from_output(G g, T y, Params<S> p) {
+  FASTOPS_HOST_DEVICE static T gradient_from_output(G g, T y, Params<S> p) {
     return select(y <= S(0), g * (y + p.first), g);
   }
 };
@@ -30,23 +30,23 @@ struct ELU : OutputActivation {
 // Klambauer et al., "Self-Normalizing Neural Networks", 2017: scale * ELU(x, alpha).
 struct SELU : OutputActivation {
   template <class S>
-  static S scale() {
+  FASTOPS_HOST_DEVICE static S scale() {
     return S(1.0507009873554804934193349852946);
   }
   template <class S>
-  static S alpha_scale() {
+  FASTOPS_HOST_DEVICE static S alpha_scale() {
     return S(1.6732632423543772848170429916717 * 1.0507009873554804934193349852946);
   }
   template <class T, class S>
-  static T value(T x, Params<S>) {
+  FASTOPS_HOST_DEVICE static T value(T x, Params<S>) {
     return select(x < S(0), expm1(x) * alpha_scale<S>(), x * scale<S>());
   }
   template <class T, class G, class S>
-  static T gradient(G g, T x, Params<S>) {
+  FASTOPS_HOST_DEVICE static T gradient(G g, T x, Params<S>) {
     return select(x <= S(0), g * alpha_scale<S>() * exp(x), g * scale<S>());
   }
   template <class T, class G, class S>
-  static T gradient_from_output(G g, T y, Params<S>) {
+  FASTOPS_HOST_DEVICE static T gradient_from_output(G g, T y, Params<S>) {
     return select(y <= S(0), g * (y + alpha_scale<S>()), g * scale<S>());
   }
 };
@@ -54,11 +54,11 @@ struct SELU : OutputActivation {
 // Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016: x * Phi(x), Phi the normal distribution function.
 struct GELU : ActivationBase {
   template <class T, class S>
-  static T value(T x, Params<S>) {
+  FASTOPS_HOST_DEVICE static T value(T x, Params<S>) {
     return x * normal(x).cumulative;
   }
   template <class T, class G, class S>
-  static T gradient(G g, T x, Params<S>) {
+  FASTOPS_HOST_DEVICE static T gradient(G g, T x, Params<S>) {
     const Normal<T> phi = normal(x);
     return multiply_add(x, phi.density, phi.cumulative) * g;
   }
@@ -68,21 +68,21 @@ struct GELU : ActivationBase {
 // the logistic function of 2u, it takes one exponential, and nothing cancels for negative x.
 struct GELUTanh : ActivationBase {
   template <class S>
-  static S linear() {
+  FASTOPS_HOST_DEVICE static S linear() {
     return S(1.59576912160573071176);  // 2 sqrt(2/pi)
   }
   template <class S>
-  static S cubic() {
+  FASTOPS_HOST_DEVICE static S cubic() {
     return linear<S>() * S(0.044715);
   }
   template <class T, class S>
-  static T value(T x, Params<S>) {
+  FASTOPS_HOST_DEVICE static T value(T x, Params<S>) {
     const S minus_log2_e = S(-1.44269504088896340736);
     const T exponent = multiply_add(x * x, cubic<S>() * minus_log2_e, linear<S>() * minus_log2_e) * x;
     return quotient(x, exp2(exponent) + S(1));
   }
   template <class T, class G, class S>
-  static T gradient(G g, T x, Params<S>) {
+  FASTOPS_HOST_DEVICE static T gradient(G g, T x, Params<S>) {
     const T square = at_most(x * x, S(1e4));  // it may overflow; from there on the derivative is 0 or 1
     const Logistic<T> s = logistic(multiply_add(square, cubic<S>(), linear<S>()) * x);
     const T twice_u_slope = multiply_add(square, cubic<S>() * S(3), linear<S>());
@@ -93,11 +93,11 @@ struct GELUTanh : ActivationBase {
 // x * sigmoid(1.702 x), the sigmoid approximation of Hendrycks and Gimpel, as CLIP uses it.
 struct QuickGELU : ActivationBase {
   template <class T, class S>
-  static T value(T x, Params<S>) {
+  FASTOPS_HOST_DEVICE static T value(T x, Params<S>) {
     return quotient(x, exp2(x * S(-1.702 * 1.44269504088896340736)) + S(1));
   }
   template <class T, class G, class S>
-  static T gradient(G g, T x, Params<S>) {
+  FASTOPS_HOST_DEVICE static T gradient(G g, T x, Params<S>) {
     const Logistic<T> s = logistic(x * S(1.702));
     return multiply_add(x * s.value, s.complement * S(1.702), s.value) * g;
   }
@@ -105,11 +105,11 @@ struct QuickGELU : ActivationBase {
 
 struct SiLU : ActivationBase {
   template <class T, class S>
-  static T value(T x, Params<S>) {
+  FASTOPS_HOST_DEVICE static T value(T x, Params<S>) {
     return quotient(x, exp(-x) + S(1));
   }
   template <class T, class G, class S>
-  static T gradient(G g, T x, Params<S>) {
+  FASTOPS_HOST_DEVICE static T gradient(G g, T x, Params<S>) {
     const Logistic<T> s = logistic(x);
     return multiply_add(s.complement, x, S(1)) * s.value * g;
   }
@@ -120,13 +120,13 @@ struct SiLU : ActivationBase {
 // every dtype's last bit and its derivative negligible; the bound keeps e^3 finite.
 struct Mish : ActivationBase {
   template <class T, class S>
-  static T value(T x, Params<S>) {
+  FASTOPS_HOST_DEVICE static T value(T x, Params<S>) {
     const T e = exp(at_most(x, S(25)));
     return x * quotient_by_sum(multiply_add(e, e, e * S(2)), S(2));
   }
   // With q = e / (w + 2): q (e + 2) + x q * 4 (e + 1) / (w + 2)
   template <class T, class G, class S>
-  static T gradient(G g, T x, Params<S>) {
+  FASTOPS_HOST_DEVICE static T gradient(G g, T x, Params<S>) {
     const T bounded = at_most(x, S(25));
     const T e = exp(bounded);
     const T r = reciprocal(multiply_add(e + S(2), e, S(2)));
@@ -138,12 +138,12 @@ struct Mish : ActivationBase {
 // beta = first, threshold = second. Below the threshold, however large that is, nothing overflows.
 struct Softplus : ActivationBase {
   template <class T, class S>
-  static T value(T x, Params<S> p) {
+  FASTOPS_HOST_DEVICE static T value(T x, Params<S> p) {
     const T z = x * p.first;
     return select(z > p.second, x, log1p_exp(z) * (S(1) / p.first));
   }
   template <class T, class G, class S>
-  static T gradient(G g, T x, Params<S> p) {
+  FASTOPS_HOST_DEVICE static T gradient(G g, T x, Params<S> p) {
     const T z = x * p.first;
     return select(z > p.second, g, logistic(z).value * g);
   }
@@ -151,42 +151,42 @@ struct Softplus : ActivationBase {
 
 struct Sigmoid : OutputActivation {
   template <class T, class S>
-  static T value(T x, Params<S>) {
+  FASTOPS_HOST_DEVICE static T value(T x, Params<S>) {
     return quotient(T(S(1)), exp(-x) + S(1));
   }
   template <class T, class G, class S>
-  static T gradient(G g, T x, Params<S>) {
+  FASTOPS_HOST_DEVICE static T gradient(G g, T x, Params<S>) {
     const Logistic<T> s = logistic(x);
     return s.complement * s.value * g;
   }
   template <class T, class G, class S>
-  static T gradient_from_output(G g, T y, Params<S>) {
+  FASTOPS_HOST_DEVICE static T gradient_from_output(G g, T y, Params<S>) {
     return (S(1) - y) * y * g;
   }
 };
 
 struct Tanh : OutputActivation {
   template <class T, class S>
-  static T value(T x, Params<S>) {
+  FASTOPS_HOST_DEVICE static T value(T x, Params<S>) {
     return tanh(x);
   }
   template <class T, class G, class S>
-  static T gradient(G g, T x, Params<S> p) {
+  FASTOPS_HOST_DEVICE static T gradient(G g, T x, Params<S> p) {
     return gradient_from_output<T>(g, tanh(x), p);
   }
   template <class T, class G, class S>
-  static T gradient_from_output(G g, T y, Params<S>) {
+  FASTOPS_HOST_DEVICE static T gradient_from_output(G g, T y, Params<S>) {
     return (S(1) - y * y) * g;
   }
 };
 
 struct Tanhshrink : ActivationBase {
   template <class T, class S>
-  static T value(T x, Params<S>) {
+  FASTOPS_HOST_DEVICE static T value(T x, Params<S>) {
     return tanh_remainder(x);
   }
   template <class T, class G, class S>
-  static T gradient(G g, T x, Params<S>) {
+  FASTOPS_HOST_DEVICE static T gradient(G g, T x, Params<S>) {
     const T t = tanh(x);
     return t * t * g;
   }

@@ -1,0 +1,17 @@
+# CMAKE_CUDA_ARCHITECTURES from TORCH_CUDA_ARCH_LIST, which lists them as PyTorch's own build does: "8.0;9.0a 12.0+PTX".
+# Without it, those of the GPUs in this machine.
+if(NOT CMAKE_CUDA_ARCHITECTURES AND NOT "$ENV{TORCH_CUDA_ARCH_LIST}" STREQUAL "")
+  string(REPLACE " " ";" listed "$ENV{TORCH_CUDA_ARCH_LIST}")
+  foreach(architecture IN LISTS listed)
+    if(NOT architecture MATCHES "^([0-9]+)\\.([0-9]+[af]?)(\\+PTX)?$")
+      message(FATAL_ERROR "TORCH_CUDA_ARCH_LIST has '${architecture}', but needs numbers such as 9.0 or 9.0+PTX.")
+    endif()
+    if(CMAKE_MATCH_3)
+      list(APPEND CMAKE_CUDA_ARCHITECTURES ${CMAKE_MATCH_1}${CMAKE_MATCH_2})
+    else()
+      list(APPEND CMAKE_CUDA_ARCHITECTURES ${CMAKE_MATCH_1}${CMAKE_MATCH_2}-real)
+    endif()
+  endforeach()
+elseif(NOT CMAKE_CUDA_ARCHITECTURES)
+  set(CMAKE_CUDA_ARCHITECTURES native)
+endif()

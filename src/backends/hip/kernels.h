@@ -1,0 +1,96 @@
+// The GPU kernels' launchers: raw pointers, sizes and a stream, no tensors and no GPU headers. kernels/*.hip implement
+// them for HIP, CUDA and the emulator; the binding files beside this one unwrap tensors and call them.
+//
+// A launcher returns what went wrong, null if nothing did. It only puts work on the stream.
+#pragma once
+
+#include <cstdint>
+
+#include "activations/activations.h"
+#include "activations/jet.h"
+#include "activations/table.h"
+
+namespace fastops::hip {
+
+enum class Dtype : int { float32, float64, bfloat16, float16 };
+
+// A matrix in device memory; strides count elements. Without data there is none.
+struct Matrix {
+  void* data = nullptr;
+  int64_t row_stride = 0;
+  int64_t column_stride = 0;
+};
+
+// What every launcher is told: all matrices are of one dtype, and [rows, columns] unless it says otherwise. 16-bit
+// types are computed with, and their sums kept, in float32.
+struct Call {
+  Activation activation;
+  Params<double> params;
+  Dtype dtype;
+  int64_t rows;
+  int64_t columns;
+  void* stream;
+};
+
+using Error = const char*;
+
+// y = f(x); y may be x.
+Error activation_forward(const Call&, Matrix x, Matrix y);
+
+// dx = grad * d(saved), d the derivative of that order in terms of the input or of the output
+Error activation_backward(const Call&, int order, bool from_output, Matrix grad, Matrix saved, Matrix dx);
+
+// y = f(x + bias); bias is a row for each row: its row stride is 0.
+Error bias_forward(const Call&, Matrix x, Matrix bias, Matrix y);
+
+// dx = grad * f'(saved + bias), or in terms of the output; bias_grad[c] = sum of dx[:, c]. `bias`, `dx` and `bias_grad`
+// may be absent. Blocks of rows have their own sums, [bias_backward_blocks(call), columns] in `block_sums`, in the type
+// that is computed with; they are added up in order, so the result has the same bits on every run.
+int64_t bias_backward_blocks(const Call&);
+Error bias_backward(const Call&, bool from_output, Matrix grad, Matrix saved, Matrix bias, Matrix dx, void* block_sums,
+                    void* bias_grad);
+
+// y = f(gate) * up
+Error gated_forward(const Call&, Matrix gate, Matrix up, Matrix y);
+
+// dgate = grad * up * f'(gate), dup = grad * f(gate); y = f(gate) * up once more. Any of them may be absent.
+Error gated_backward(const Call&, Matrix grad, Matrix gate, Matrix up, Matrix dgate, Matrix dup, Matrix y);
+
+// ---- multi-layer perceptrons in one kernel ----
+
+inline constexpr int64_t most_small_features = 128;
+inline constexpr int64_t most_small_layers = 8;
+
+// A layer z = h @ weight.T + bias, f(z). Its vectors and matrices of results are contiguous; null where absent.
+struct SmallLayer {
+  const void* weight;  // [out_features, in_features]
+  int64_t weight_row_stride;
+  int64_t weight_column_stride;
+  const void* bias;
+  int64_t bias_stride;
+  int64_t in_features;
+  int64_t out_features;
+  Activation activation;
+  Params<double> params;
+  bool keeps_output;  // whether `kept` is f(z), else it is z
+  void* kept;         // [rows, out_features]: written by the forward pass, read by the backward pass
+  void* weight_grad;
+  void* bias_grad;
+};
+
+struct SmallMlp {
+  SmallLayer layers[most_small_layers];
+  int64_t count;
+  Dtype dtype;
+  int64_t rows;
+  void* stream;
+};
+
+Error small_mlp_forward(const SmallMlp&, Matrix input, void* output);
+
+// The gradients that are not null. Blocks of rows have their own sums, small_mlp_sums(mlp) numbers of the type that is
+// computed with in `block_sums`; they are added up in order.
+int64_t small_mlp_sums(const SmallMlp&);
+Error small_mlp_backward(const SmallMlp&, Matrix grad_output, Matrix input, void* input_grad, void* block_sums);
+
+}  // namespace fastops::hip

@@ -1,0 +1,46 @@
+// The derivatives of the plain activations.
+#include "activations/jet.h"
+#include "backends/hip/kernels/transform.h"
+
+namespace fastops::hip {
+namespace {
+
+template <class A, int order, bool from_output, class S>
+struct Backward {
+  Gradient<A, from_output, S> gradient;
+  __device__ void operator()(const Number<S> (&x)[2], Number<S> (&y)[1]) const {
+    y[0] = gradient_of_order<order>(x[0], x[1], gradient);
+  }
+};
+
+template <class A, class Storage, int order, bool from_output>
+Error run(const Call& call, Matrix grad, Matrix saved, Matrix dx) {
+  const Backward<A, order, from_output, Compute<Storage>> formula{{compute_params<Storage>(call)}};
+  return launch_transform<Storage>(call, formula, {grad, saved}, {dx});
+}
+
+template <class A, class Storage, bool from_output>
+Error of_order(const Call& call, int order, Matrix grad, Matrix saved, Matrix dx) {
+  static_assert(max_order == 3, "");
+  switch (order) {
+    case 1:
+      return run<A, Storage, 1, from_output>(call, grad, saved, dx);
+    case 2:
+      return run<A, Storage, 2, from_output>(call, grad, saved, dx);
+    default:
+      return run<A, Storage, 3, from_output>(call, grad, saved, dx);
+  }
+}
+
+}  // namespace
+
+Error activation_backward(const Call& call, int order, bool from_output, Matrix grad, Matrix saved, Matrix dx) {
+  return dispatch(call, [&]<class A, class Storage>() {
+    if constexpr (A::has_gradient_from_output) {
+      if (from_output) return of_order<A, Storage, true>(call, order, grad, saved, dx);
+    }
+    return of_order<A, Storage, false>(call, order, grad, saved, dx);
+  });
+}
+
+}  // namespace fastops::hip

@@ -1,0 +1,166 @@
+// activation(x + bias), and its backward with the bias gradient summed in the same pass.
+#include "backends/hip/kernels/transform.h"
+
+namespace fastops::hip {
+namespace {
+
+template <class A, class S>
+struct Forward {
+  Params<S> params;
+  __device__ void operator()(const Number<S> (&x)[2], Number<S> (&y)[1]) const { y[0] = A::value(x[0] + x[1], params); }
+};
+
+// Adds up what the threads of a block have that differ in threadIdx.y alone: `sums` of `width` columns each. Calls
+// store(column, sum) for each of the block's columns, which are blockDim.x * width.
+template <class S, int width, class Store>
+__device__ void sum_over_block_rows(const S (&sums)[width], Store store) {
+  S* shared = static_cast<S*>(shared_memory());
+  const unsigned columns = blockDim.x * width;
+  S* mine = shared + threadIdx.y * columns + threadIdx.x;  // neighbours beside each other: no conflicts among banks
+  for (int k = 0; k < width; ++k) mine[k * blockDim.x] = sums[k];
+  for (unsigned half = blockDim.y / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (threadIdx.y < half) {
+      for (int k = 0; k < width; ++k) mine[k * blockDim.x] += mine[half * columns + k * blockDim.x];
+    }
+  }
+  if (threadIdx.y == 0) {
+    for (int k = 0; k < width; ++k) store(threadIdx.x * width + k, mine[k * blockDim.x]);
+  }
+}
+
+// One block takes `block_rows` rows of a strip of columns, a thread `width` columns. With `block_sums` the sums are
+// written there, else to `bias_grad`, if to anything.
+template <int width, class Storage, class Gradient>
+__global__ void __launch_bounds__(block_threads)
+    backward(Gradient gradient, Operand<Storage> grad, Operand<Storage> saved, Operand<Storage> bias,
+             Operand<Storage> dx, Compute<Storage>* block_sums, Storage* bias_grad, int64_t rows, int64_t columns,
+             int64_t block_rows) {
+  using P = Packet<Storage, width>;
+  using S = Compute<Storage>;
+  const int64_t first_column = int64_t{blockIdx.x} * blockDim.x * width;
+  const int64_t column = first_column + threadIdx.x * width;
+  const int64_t begin = blockIdx.y * block_rows;
+  const int64_t end = begin + block_rows < rows ? begin + block_rows : rows;
+  S sums[width] = {};
+  if (column < columns) {
+    P added = {};
+    if (bias.data) added = bias.template packet<width>(0, column);
+    for (int64_t row = begin + threadIdx.y; row < end; row += blockDim.y) {
+      const P g = grad.template packet<width>(row, column);
+      const P s = saved.template packet<width>(row, column);
+      P out;
+#pragma unroll
+      for (int k = 0; k < width; ++k) {
+        Number<S> at = widen(s.element[k]);
+        if (bias.data) at = at + Number<S>(widen(added.element[k]));
+        const Number<S> d = gradient(Number<S>(widen(g.element[k])), at);
+        sums[k] += d.v;
+        out.element[k] = narrow<Storage>(d.v);
+      }
+      if (dx.data) dx.template packet<width>(row, column) = out;
+    }
+  }
+  if (!block_sums && !bias_grad) return;
+  sum_over_block_rows(sums, [&](int c, S sum) {
+    if (first_column + c >= columns) return;
+    if (block_sums) {
+      block_sums[blockIdx.y * columns + first_column + c] = sum;
+    } else {
+      bias_grad[first_column + c] = narrow<Storage>(sum);
+    }
+  });
+}
+
+template <class Storage>
+__global__ void __launch_bounds__(block_threads)
+    add_blocks(const Compute<Storage>* block_sums, int64_t blocks, int64_t columns, Storage* bias_grad) {
+  using S = Compute<Storage>;
+  const int64_t column = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  S sum[1] = {S(0)};
+  if (column < columns) {
+    for (int64_t block = threadIdx.y; block < blocks; block += blockDim.y)
+      sum[0] += block_sums[block * columns + column];
+  }
+  sum_over_block_rows(sum, [&](int, S total) {
+    if (column < columns) bias_grad[column] = narrow<Storage>(total);
+  });
+}
+
+// The rows of a block: enough work for its threads, and not many more blocks than GPUs have room for. They follow from
+// the sizes alone, so that a sum is made of the same parts on every device.
+int64_t rows_per_block(const Call& call) {
+  constexpr int64_t strip = 256;  // the most columns that a block takes
+  constexpr int64_t enough_elements = 4096;
+  constexpr int64_t enough_blocks = 1024;
+  const int64_t enough_rows = divide_up(enough_elements, std::min(call.columns, strip));
+  return std::max(enough_rows, divide_up(call.rows, divide_up(enough_blocks, divide_up(call.columns, strip))));
+}
+
+template <int width, class Storage, class Gradient>
+Error run_backward(const Call& call, Gradient gradient, const Operand<Storage> (&operands)[4], void* block_sums,
+                   Storage* bias_grad) {
+  using S = Compute<Storage>;
+  const auto& [grad, saved, bias, dx] = operands;
+  const int64_t blocks = bias_backward_blocks(call);
+  S* sums = bias_grad && blocks > 1 ? static_cast<S*>(block_sums) : nullptr;
+  const int64_t pieces = call.columns / width;
+  const dim3 block = block_shape(pieces, 32);
+  const dim3 grid(divide_up(pieces, block.x), blocks);
+  const size_t shared = bias_grad ? block_threads * width * sizeof(S) : 0;
+  if (Error error = launch(backward<width, Storage, Gradient>, grid, block, shared, call.stream, gradient, grad, saved,
+                           bias, dx, sums, sums ? nullptr : bias_grad, call.rows, call.columns, rows_per_block(call))) {
+    return error;
+  }
+  if (!sums) return nullptr;
+  const dim3 adding(8, block_threads / 8);
+  return launch(add_blocks<Storage>, dim3(divide_up(call.columns, adding.x)), adding, block_threads * sizeof(S),
+                call.stream, static_cast<const S*>(sums), blocks, call.columns, bias_grad);
+}
+
+template <class Storage, class Gradient>
+Error choose_width(const Call& call, Gradient gradient, const Matrix (&matrices)[4], void* block_sums,
+                   void* bias_grad) {
+  constexpr int width = 16 / sizeof(Storage);
+  if (call.columns == 0) return nullptr;
+  Operand<Storage> operands[4];
+  bool has_packets = call.columns % width == 0;
+  for (int i = 0; i < 4; ++i) {
+    operands[i] = matrices[i];
+    has_packets = has_packets && operands[i].has_packets(call.rows);
+  }
+  Storage* result = static_cast<Storage*>(bias_grad);
+  return has_packets ? run_backward<width>(call, gradient, operands, block_sums, result)
+                     : run_backward<1>(call, gradient, operands, block_sums, result);
+}
+
+}  // namespace
+
+Error bias_forward(const Call& call, Matrix x, Matrix bias, Matrix y) {
+  return dispatch(call, [&]<class A, class Storage>() {
+    const Forward<A, Compute<Storage>> formula{compute_params<Storage>(call)};
+    return launch_transform<Storage>(call, formula, {x, bias}, {y});
+  });
+}
+
+int64_t bias_backward_blocks(const Call& call) {
+  if (call.rows == 0 || call.columns == 0) return 1;
+  return divide_up(call.rows, rows_per_block(call));
+}
+
+Error bias_backward(const Call& call, bool from_output, Matrix grad, Matrix saved, Matrix bias, Matrix dx,
+                    void* block_sums, void* bias_grad) {
+  const Matrix matrices[4] = {grad, saved, bias, dx};
+  return dispatch(call, [&]<class A, class Storage>() {
+    using S = Compute<Storage>;
+    const auto params = compute_params<Storage>(call);
+    if constexpr (A::has_gradient_from_output) {
+      if (from_output) {
+        return choose_width<Storage>(call, Gradient<A, true, S>{params}, matrices, block_sums, bias_grad);
+      }
+    }
+    return choose_width<Storage>(call, Gradient<A, false, S>{params}, matrices, block_sums, bias_grad);
+  });
+}
+
+}  // namespace fastops::hip

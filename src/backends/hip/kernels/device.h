@@ -1,0 +1,64 @@
+// The language of the kernels: HIP for AMD's GPUs, CUDA for NVIDIA's, or plain C++ for the emulator. Everything that
+// differs between the three and is not a number stands here.
+//
+// There are no operations within a wave (shuffles, votes): threads meet at barriers only, so that waves of 32 and of 64
+// threads are the same to every kernel.
+#pragma once
+
+#if defined(__HIP__)
+#include <hip/hip_runtime.h>
+#elif defined(__CUDACC__)
+#include <cuda_runtime.h>
+#else
+#include "backends/hip/emulator/emulator.h"
+#endif
+
+#include <cstdint>
+
+#include "activations/scalar_of.h"
+
+namespace fastops::hip {
+
+#if defined(__HIP__) || defined(__CUDACC__)
+
+#if defined(__HIP__)
+using Stream = hipStream_t;
+inline const char* launch_error() {
+  const hipError_t error = hipGetLastError();
+  return error == hipSuccess ? nullptr : hipGetErrorString(error);
+}
+#else
+using Stream = cudaStream_t;
+inline const char* launch_error() {
+  const cudaError_t error = cudaGetLastError();
+  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+}
+#endif
+
+extern __shared__ double2 dynamic_shared_memory[];
+
+// The block's shared memory: as much as it was launched with, aligned for every type.
+__device__ inline void* shared_memory() { return dynamic_shared_memory; }
+
+// Runs kernel(arguments...) on `grid` blocks of `block` threads with `shared` bytes of shared memory each.
+template <class... Parameters, class... Arguments>
+const char* launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared, void* stream,
+                   Arguments... arguments) {
+  kernel<<<grid, block, shared, static_cast<Stream>(stream)>>>(arguments...);
+  return launch_error();
+}
+
+#else
+
+inline void* shared_memory() { return emulator::shared_memory(); }
+
+template <class... Parameters, class... Arguments>
+const char* launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared, void*, Arguments... arguments) {
+  return emulator::run(grid, block, shared, [=] { kernel(arguments...); });
+}
+
+#endif
+
+inline constexpr int64_t most_blocks_y = 65535;
+
+}  // namespace fastops::hip

@@ -1,0 +1,110 @@
+#include "backends/hip/small_mlp.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+
+#include "backends/hip/launch.h"
+#include "ops/activation.h"
+#include "ops/matrix.h"
+
+namespace fastops::hip {
+namespace {
+
+int64_t row_count(const Tensor& tensor) {
+  int64_t rows = 1;
+  for (int64_t d = 0; d + 1 < tensor.dim(); ++d) rows *= tensor.size(d);
+  return rows;
+}
+
+SmallMlp arguments_of(const MlpArguments& mlp) {
+  SmallMlp small = {};
+  small.count = static_cast<int64_t>(mlp.layers());
+  small.dtype = dtype_of(mlp.input);
+  small.rows = row_count(mlp.input);
+  small.stream = stream_of(mlp.input);
+  for (size_t i = 0; i < mlp.layers(); ++i) {
+    const Tensor& weight = mlp.weights[i];
+    const Tensor& bias = mlp.biases[i];
+    SmallLayer& layer = small.layers[i];
+    layer.weight = weight.const_data_ptr();
+    layer.weight_row_stride = weight.stride(0);
+    layer.weight_column_stride = weight.stride(1);
+    if (bias.defined()) {
+      layer.bias = bias.const_data_ptr();
+      layer.bias_stride = bias.stride(0);
+    }
+    layer.in_features = weight.size(1);
+    layer.out_features = weight.size(0);
+    layer.activation = mlp.activation_of(i).id;
+    layer.params = mlp.activation_of(i).params();
+    layer.keeps_output = output_suffices(mlp.activation_of(i));
+  }
+  return small;
+}
+
+Matrix matrix_of(const Tensor& matrix) { return {data_of(matrix), matrix.stride(0), matrix.stride(1)}; }
+
+Tensor empty_result(const MlpArguments& mlp, int64_t features) {
+  auto sizes = mlp.input.sizes().vec();
+  sizes.back() = features;
+  return at::empty(sizes, mlp.input.options());
+}
+
+}  // namespace
+
+bool use_small_mlp(const MlpArguments& mlp) {
+  // About as much as a GPU computes in the time that the launches of a layered network take.
+  constexpr int64_t most_products = int64_t{1} << 26;
+  const auto fits = [](const Tensor& weight) {
+    return std::max(weight.size(0), weight.size(1)) <= most_small_features && weight.numel() > 0;
+  };
+  if (mlp.layers() > most_small_layers || mlp.input.numel() == 0) return false;
+  if (!std::all_of(mlp.weights.begin(), mlp.weights.end(), fits)) return false;
+  int64_t weights = 0;
+  for (const Tensor& weight : mlp.weights) weights += weight.numel();
+  return row_count(mlp.input) <= most_products / weights;
+}
+
+Tensor small_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved) {
+  SmallMlp small = arguments_of(mlp);
+  for (size_t i = 0; saved && i < mlp.layers(); ++i) {
+    if (!mlp.saves(i)) continue;
+    saved->push_back(empty_result(mlp, mlp.weights[i].size(0)));
+    small.layers[i].kept = saved->back().mutable_data_ptr();
+  }
+  Tensor output = empty_result(mlp, mlp.weights.back().size(0));
+  const Tensor input = as_matrix(mlp.input);
+  check(small_mlp_forward(small, matrix_of(input), output.mutable_data_ptr()));
+  return output;
+}
+
+std::vector<Tensor> small_mlp_gradients(const MlpArguments& mlp, const Tensor& grad_output,
+                                        const std::optional<Tensor>& output, at::TensorList saved,
+                                        const c10::List<bool>& output_mask) {
+  SmallMlp small = arguments_of(mlp);
+  std::vector<Tensor> kept;
+  for (const Tensor& tensor : saved) kept.push_back(tensor.contiguous());
+  if (mlp.needs_output()) kept.push_back(output->contiguous());
+  for (size_t i = 0; i < kept.size(); ++i) small.layers[i].kept = data_of(kept[i]);
+
+  std::vector<Tensor> grads;
+  const auto result = [&](size_t place, at::IntArrayRef sizes) -> void* {
+    if (!output_mask.get(place)) return nullptr;
+    grads.push_back(at::empty(sizes, mlp.input.options()));
+    return grads.back().mutable_data_ptr();
+  };
+  void* input_grad = result(0, mlp.input.sizes());
+  for (size_t i = 0; i < mlp.layers(); ++i) {
+    small.layers[i].weight_grad = result(1 + 2 * i, mlp.weights[i].sizes());
+    small.layers[i].bias_grad = result(2 + 2 * i, {mlp.weights[i].size(0)});
+  }
+  if (grads.empty()) return grads;
+  const Tensor block_sums = at::empty({small_mlp_sums(small)}, mlp.input.options().dtype(compute_type(mlp.input)));
+  const Tensor grad = as_matrix(grad_output);
+  const Tensor input = as_matrix(mlp.input);
+  check(small_mlp_backward(small, matrix_of(grad), matrix_of(input), input_grad, block_sums.mutable_data_ptr()));
+  return grads;
+}
+
+}  // namespace fastops::hip

@@ -1,0 +1,252 @@
+"""Compiles the GPU kernels for several GPUs and looks at the machine code, which takes no GPU.
+
+No kernel may spill registers to memory, hold a call or a compare-and-swap loop, or access memory through generic
+addresses; the kernels that work in packets must read and write 16 bytes at once. A table of registers and occupancy is
+written for each GPU. AMD's GPUs take clang, NVIDIA's (sm_*) nvcc:
+
+    python tools/gpu/check_kernels.py gfx90a gfx1100 sm_90 --out build/gpu-check
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import csv
+import dataclasses
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+KERNELS = ROOT / "src/backends/hip/kernels"
+COMMON = ["-std=c++20", "-O3", f"-I{ROOT / 'src'}"]
+
+# Kernels that work in packets of 16 bytes: by their names, with the number of elements of a packet where it is one.
+IN_PACKETS = re.compile(r"::transform<|::backward<[248],")
+
+
+@dataclasses.dataclass
+class Kernel:
+    """What the compiler made of a kernel."""
+
+    gpu: str
+    source: str
+    name: str  # demangled, with template arguments
+    registers: int
+    occupancy: str  # waves that a SIMD of an AMD GPU has room for
+    spills: int  # bytes of memory, or registers that went there
+    instructions: list[str] = dataclasses.field(default_factory=list)
+
+    def count(self, pattern: str) -> int:
+        """How many instructions match."""
+        return sum(bool(re.match(pattern, instruction)) for instruction in self.instructions)
+
+    def faults(self) -> list[str]:
+        """What is wrong with it."""
+        patterns = _PATTERNS["gfx" if self.gpu.startswith("gfx") else "sm"]
+        faults = [] if self.spills == 0 else ["spills registers or uses scratch memory"]
+        faults += [what for what, pattern in patterns["forbidden"].items() if self.count(pattern)]
+        # A derivative that is 0 everywhere reads nothing.
+        if IN_PACKETS.search(self.name) and self.count(patterns["load"]):
+            faults += [f"no {what}" for what, pattern in patterns["packets"].items() if not self.count(pattern)]
+        return faults
+
+
+_PATTERNS: dict[str, Any] = {
+    "gfx": {
+        "forbidden": {
+            "compare-and-swap loop": r"\w*cmpswap",
+            "generic memory access": r"flat_(load|store|atomic)",
+            "scratch memory access": r"scratch_",
+            "call": r"s_swappc|s_setpc",
+        },
+        "load": "global_load",
+        "packets": {
+            "16-byte load": r"global_load_(dwordx4|b128)",
+            "16-byte store": r"global_store_(dwordx4|b128)",
+        },
+    },
+    # Of PTX, in which registers are yet without number: that none is spilled is ptxas' word.
+    "sm": {
+        "forbidden": {
+            "compare-and-swap loop": r".*\batom\S*\.cas",
+            "generic memory access": r".*\b(ld|st)\.(v\d\.)?[bfsu]\d",
+            "local memory access": r".*\b(ld|st)\.local",
+            "call": r".*\bcall",
+        },
+        "load": r".*\bld\.global",
+        "packets": {
+            "16-byte load": r".*\bld\.global\S*\.(v4\.\w32|v2\.\w64)",
+            "16-byte store": r".*\bst\.global\S*\.(v4\.\w32|v2\.\w64)",
+        },
+    },
+}
+
+
+def run(command: list[str]) -> str:
+    """The program's output and messages; its failure ends this one."""
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
+    return done.stdout + done.stderr
+
+
+def cached(compiler: str) -> list[str]:
+    """The compiler, through ccache where there is one."""
+    ccache = shutil.which("ccache")
+    return [ccache, compiler] if ccache else [compiler]
+
+
+class Amd:
+    """clang with Debian's HIP headers and device libraries."""
+
+    def __init__(self, clang: str, out: Path) -> None:
+        self.clang = clang
+        self.version = re.sub(r".*?(-\d+)?$", r"\1", clang)
+        self.libraries = out / "bitcode"
+
+    def prepare(self, gpus: list[str]) -> None:
+        """Device libraries: Debian's, and the one constant in which those of newer GPUs differ."""
+        found = sorted(Path("/usr/lib").glob("*/amdgcn/bitcode/*.bc"))
+        if not found:
+            sys.exit("There are no ROCm device libraries: apt-get install rocm-device-libs libamdhip64-dev")
+        self.libraries.mkdir(parents=True, exist_ok=True)
+        for path in found:
+            link = self.libraries / path.name
+            if not link.exists():
+                link.symlink_to(path)
+        for gpu in gpus:
+            number = gpu.removeprefix("gfx")
+            target = self.libraries / f"oclc_isa_version_{number}.bc"
+            if target.exists():
+                continue
+            version = int(number[:-2]) * 1000 + int(number[-2], 16) * 100 + int(number[-1], 16)
+            constant = (
+                '__attribute__((address_space(4), visibility("protected"))) extern const int __oclc_ISA_version;'
+                '__attribute__((address_space(4), visibility("protected"))) '
+                f"const int __oclc_ISA_version = {version};"
+            )
+            flags = "-x c --target=amdgcn-amd-amdhsa -nogpulib -emit-llvm -c -".split()
+            subprocess.run([self.clang, *flags, "-o", target], input=constant, text=True, check=True)
+
+    def compile(self, source: Path, gpu: str, out: Path) -> list[Kernel]:
+        """The kernels of one source file on one GPU."""
+        code = out / f"{source.stem}.{gpu}.co"
+        hip = ["-x", "hip", f"--offload-arch={gpu}", "--hip-path=/usr", f"--rocm-device-lib-path={self.libraries}"]
+        flags = "-Wall -Wextra -Werror -ffp-contract=off --cuda-device-only --no-gpu-bundle-output".split()
+        remarks = run(
+            [*cached(self.clang), *hip, *COMMON, *flags, "-Rpass-analysis=kernel-resource-usage"]
+            + ["-c", str(source), "-o", str(code)]
+        )
+        kernels = {}
+        for block in remarks.split("Function Name: ")[1:]:
+            facts = dict(re.findall(r"remark:\s+([\w ]+?)(?: \[[^\]]*\])?: (\w+) \[-Rpass", block))
+            kernels[block.split(" ")[0]] = Kernel(
+                gpu,
+                source.stem,
+                name="",
+                registers=int(facts["VGPRs"]) + int(facts.get("AGPRs", 0)),
+                occupancy=facts["Occupancy"],
+                spills=int(facts["ScratchSize"]) + int(facts["VGPRs Spill"]),
+            )
+        listing = run([f"llvm-objdump{self.version}", "-d", f"--mcpu={gpu}", "--triple=amdgcn-amd-amdhsa", str(code)])
+        attach(kernels, listing, symbol=r"[0-9a-f]+ <(.*)>:", comment="//")
+        return named(kernels)
+
+
+class Nvidia:
+    """nvcc."""
+
+    def __init__(self, nvcc: str) -> None:
+        self.nvcc = nvcc
+
+    def compile(self, source: Path, gpu: str, out: Path) -> list[Kernel]:
+        """The kernels of one source file on one GPU."""
+        kept = out / f"{source.stem}.{gpu}"
+        kept.mkdir(exist_ok=True)
+        flags = f"-x cu -arch={gpu} -cubin -fmad=false -Werror=all-warnings -Xptxas=-v --keep --keep-dir={kept}".split()
+        report = run([self.nvcc, *flags, *COMMON, "-o", str(kept / "code.cubin"), str(source)])
+        kernels = {}
+        for block in report.split("Compiling entry function '")[1:]:
+            spills = [int(n) for n in re.findall(r"(\d+) bytes (?:stack frame|spill stores|spill loads)", block)]
+            registers = int(re.findall(r"Used (\d+) registers", block)[0])
+            kernels[block.split("'")[0]] = Kernel(gpu, source.stem, "", registers, "", sum(spills))
+        attach(kernels, (kept / f"{source.stem}.ptx").read_text(), symbol=r".*\.entry (\w+)\(", comment="//")
+        return named(kernels)
+
+
+def attach(kernels: dict[str, Kernel], listing: str, symbol: str, comment: str) -> None:
+    """Gives each kernel its instructions from a disassembly."""
+    kernel = None
+    for line in listing.splitlines():
+        if match := re.match(symbol, line):
+            kernel = kernels.get(match[1])
+        elif kernel is not None and line.strip():
+            kernel.instructions.append(line.split(comment)[0].strip())
+
+
+def named(kernels: dict[str, Kernel]) -> list[Kernel]:
+    """The kernels with their names as C++ has them."""
+    names = run(["c++filt", *kernels]).splitlines()
+    for kernel, name in zip(kernels.values(), names, strict=True):
+        kernel.name = name
+    return list(kernels.values())
+
+
+def write_tables(kernels: list[Kernel], out: Path) -> None:
+    """Every kernel in kernels.csv, the extremes for each source file and GPU in kernels.md."""
+    with (out / "kernels.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["gpu", "source", "registers", "occupancy", "instructions", "kernel"])
+        for k in kernels:
+            writer.writerow([k.gpu, k.source, k.registers, k.occupancy, len(k.instructions), k.name])
+    groups = defaultdict(list)
+    for kernel in kernels:
+        groups[kernel.source, kernel.gpu].append(kernel)
+    lines = [
+        "| source | GPU | kernels | registers, median | most | waves per SIMD, least |",
+        "|---|---|--:|--:|--:|--:|",
+    ]
+    for (source, gpu), group in sorted(groups.items()):
+        registers = sorted(k.registers for k in group)
+        least = min((int(k.occupancy) for k in group if k.occupancy), default="")
+        lines.append(
+            f"| {source} | {gpu} | {len(group)} | {registers[len(registers) // 2]} | {registers[-1]} | {least} |"
+        )
+    (out / "kernels.md").write_text("\n".join(lines) + "\n")
+    print("\n".join(lines))
+
+
+def main() -> None:
+    """See above."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("gpus", nargs="+", metavar="gpu", help="gfx90a, sm_90, ...")
+    parser.add_argument("--out", type=Path, default=ROOT / "build/gpu-check")
+    parser.add_argument("--clang", default="clang++-19")
+    parser.add_argument("--nvcc", default="nvcc")
+    parser.add_argument("--sources", nargs="*", type=Path, default=sorted(KERNELS.glob("*.hip")))
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    amd, nvidia = Amd(args.clang, args.out), Nvidia(args.nvcc)
+    amd_gpus = [gpu for gpu in args.gpus if gpu.startswith("gfx")]
+    if amd_gpus:
+        amd.prepare(amd_gpus)
+    jobs = [(source, gpu) for source in args.sources for gpu in args.gpus]
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        results = pool.map(lambda job: (amd if job[1] in amd_gpus else nvidia).compile(job[0], job[1], args.out), jobs)
+        kernels = [kernel for result in results for kernel in result]
+    write_tables(kernels, args.out)
+    faulty = [(kernel, faults) for kernel in kernels if (faults := kernel.faults())]
+    for kernel, faults in faulty:
+        print(f"{kernel.gpu}: {kernel.name.split('>(')[0]}>: {', '.join(faults)}")
+    print(f"{len(kernels)} kernels, {len(faulty)} with faults")
+    sys.exit(bool(faulty))
+
+
+if __name__ == "__main__":
+    main()
