@@ -1,0 +1,5 @@
+"""Operator fusion through ``torch.compile``."""
+
+from .backend import backend
+
+__all__ = ["backend"]
