@@ -12,7 +12,11 @@ Compiled = Callable[..., Any]
 
 
 def backend(
-    graph: fx.GraphModule, example_inputs: Sequence[Any], *, options: dict[str, Any] | None = None, mode: str = "default"
+    graph: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: dict[str, Any] | None = None,
+    mode: str = "default",
 ) -> Compiled:
     """Fused ops in a graph that Dynamo captured; the rest is for Inductor.
 

@@ -117,8 +117,8 @@ def written(node: fx.Node) -> list[fx.Node]:
         overloads = [getattr(packet, name) for name in packet.overloads()]
         return node.all_input_nodes if any(overload._schema.is_mutable for overload in overloads) else []
     module, name = getattr(target, "__module__", None) or "", getattr(target, "__name__", "")
-    has_max_norm = len(node.args) > 3 and node.args[3] is not None or node.kwargs.get("max_norm") is not None
-    if name in _WRITE_STATE or name in _WRITE_IF_MAX_NORM and has_max_norm:
+    has_max_norm = (len(node.args) > 3 and node.args[3] is not None) or node.kwargs.get("max_norm") is not None
+    if name in _WRITE_STATE or (name in _WRITE_IF_MAX_NORM and has_max_norm):
         return [argument for argument in node.all_input_nodes if argument.op in ("placeholder", "get_attr")]
     is_known = module.split(".")[0] in ("torch", "_operator", "builtins", "math")
     is_in_place = _is_in_place(name) or name in _IN_PLACE_OPERATORS or "out" in node.kwargs or _has_inplace_on(node)

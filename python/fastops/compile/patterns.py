@@ -84,12 +84,26 @@ class Patterns:
         if not self.facts.fits(node, *tensors):
             return None
         value, w = value_of(node), value_of(weight)
-        if w.dim() != 2 or any((value_of(t).dtype, value_of(t).device) != (w.dtype, w.device) for t in (*tensors, node)):
+        if w.dim() != 2 or any(
+            (value_of(t).dtype, value_of(t).device) != (w.dtype, w.device) for t in (*tensors, node)
+        ):
             return None
         out_features, in_features = reversed(w.shape) if is_transposed else w.shape
         fits = same_sizes(value_of(input).shape[-1:], [in_features])
         fits = fits and same_sizes(value.shape, [*value_of(input).shape[:-1], out_features])
         return linear if fits and (bias is None or same_sizes(value_of(bias).shape, [out_features])) else None
+
+    def biased(self, node: fx.Node) -> tuple[fx.Node, fx.Node] | None:
+        """The tensor and the bias of its last dimension that the node is the sum of."""
+        call = call_of(node)
+        if call is None or call.name != "add" or call.keywords or len(call.arguments) != 2:
+            return None
+        for tensor, bias in (call.arguments, call.arguments[::-1]):
+            if _is_tensor(tensor) and _is_tensor(bias) and self.facts.fits(node, tensor, bias):
+                shapes_fit = same_sizes(value_of(bias).shape, value_of(tensor).shape[-1:])
+                if shapes_fit and value_of(bias).dim() == 1 and value_of(bias).dtype == value_of(tensor).dtype:
+                    return tensor, bias
+        return None
 
     def gated(self, node: fx.Node) -> Iterator[Gated]:
         """The gated units that the node is."""
@@ -149,12 +163,12 @@ class Patterns:
         if call.name == "to":
             return self.facts.fits(argument) and self.facts.alike(node, argument)
         p, training = call.keywords.pop("p", 0.5), call.keywords.pop("training", True)
-        return not call.keywords and (training is False or isinstance(p, float) and p == 0.0)
+        return not call.keywords and (training is False or (isinstance(p, float) and p == 0.0))
 
     def _linear(self, node: fx.Node) -> Linear | None:
         """As `linear`, before the shapes are looked at."""
         call = call_of(node)
-        if call is None or call.in_place and call.name != "add":
+        if call is None or (call.in_place and call.name != "add"):
             return None
         arguments, keywords = list(call.arguments), dict(call.keywords)
         if call.name == "linear":
@@ -252,7 +266,7 @@ def _half_of_slices(index: Any, value: Tensor) -> int | None:
     if not isinstance(index, tuple) or not isinstance(index[-1], slice) or index[-1].step not in (None, 1):
         return None
     *others, last = index
-    if not (others == [Ellipsis] or len(index) == value.dim() and all(other == slice(None) for other in others)):
+    if not (others == [Ellipsis] or (len(index) == value.dim() and all(other == slice(None) for other in others))):
         return None
     size = value.shape[-1]
     if last.start in (None, 0):
