@@ -67,9 +67,7 @@ def results(function: Callable[..., Any], inputs: Sequence[Any], parameters: Seq
     wanted = [value for value in (*leaves, *parameters) if isinstance(value, Tensor) and value.requires_grad]
     gradients: Sequence[Any] = []
     if differentiable and wanted:
-        loss = sum(
-            (output * torch.linspace(-1, 1, output.numel()).view(output.shape)).sum() for output in differentiable
-        )
+        loss = sum((out * torch.linspace(-1, 1, out.numel()).view(out.shape)).sum() for out in differentiable)
         gradients = torch.autograd.grad(loss, wanted, allow_unused=True)
     kinds = {"output": outputs, "input": arguments, "gradient": gradients}
     return [(kind, value) for kind, values in kinds.items() for value in values]

@@ -1,5 +1,6 @@
-"""Operator fusion through ``torch.compile``."""
+"""Operator fusion through ``torch.compile``: ``torch.compile(model, backend="fastops")``, and :func:`explain`."""
 
 from .backend import backend
+from .explain import Explanation, explain
 
-__all__ = ["backend"]
+__all__ = ["Explanation", "backend", "explain"]

@@ -37,16 +37,17 @@ def backend(
 
     options = dict(options or {})
     check, rest = options.pop("check", False), options.pop("backend", "inductor")
-    original = fx.GraphModule(graph, _copied(graph.graph)) if check else None
+    original = copy_of(graph) if check else None
     report = fuse_graph(graph)
     compiled = _compile(rest, graph, example_inputs, options, mode)
     return checked(compiled, original, graph, [fused.op for fused in report.fused]) if original else compiled
 
 
-def _copied(graph: fx.Graph) -> fx.Graph:
-    copy = fx.Graph()
-    copy.output(copy.graph_copy(graph, {}))
-    return copy
+def copy_of(module: fx.GraphModule) -> fx.GraphModule:
+    """The module with a graph of its own, and the same parameters."""
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    return fx.GraphModule(module, graph)
 
 
 def _compile(
@@ -56,5 +57,7 @@ def _compile(
         from torch._inductor import list_mode_options
         from torch._inductor.compile_fx import compile_fx
 
-        return compile_fx(graph, example_inputs, config_patches={**list_mode_options(mode), **options})
-    return torch._dynamo.lookup_backend(backend)(graph, example_inputs, **({"options": options} if options else {}))
+        compiled: Any = compile_fx(graph, list(example_inputs), config_patches={**list_mode_options(mode), **options})
+        return compiled
+    keywords: Any = {"options": options} if options else {}
+    return torch._dynamo.lookup_backend(backend)(graph, list(example_inputs), **keywords)

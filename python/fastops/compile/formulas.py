@@ -69,15 +69,16 @@ def recognize(function: Polynomial, dtype: torch.dtype) -> Activation | None:
         return IDENTITY
     if function.single and function.single[0] in PARAMETERS:
         name, (argument, *params) = function.single
-        values = [param.constant for param in params]
-        return Activation(name, tuple(values)) if argument == X and None not in values else None
+        values = tuple(value for param in params if (value := param.constant) is not None)
+        return Activation(name, values) if argument == X and len(values) == len(params) else None
     digits = 13 if dtype is torch.float64 else 7
     key = function.key(digits)
     for name, formula in _formulas().get(frozenset(function.names()), ()):
         numbers = {sign * number for number in function.numbers() for sign in (1, -1)}
-        for params in ((number,) for number in numbers) if PARAMETERS[name] else ((),):
-            if _polynomial_of(formula, *params).key(digits) == key:
-                return Activation(name, params)
+        choices: list[tuple[float, ...]] = [(number,) for number in numbers] if PARAMETERS[name] else [()]
+        for choice in choices:
+            if _polynomial_of(formula, *choice).key(digits) == key:
+                return Activation(name, choice)
     return None
 
 

@@ -129,10 +129,9 @@ class _Fusion:
             yield _gated_act(gated)
         for activated in self.patterns.activated(node):
             if activated.activation != IDENTITY:
-                biased = self.patterns.biased(activated.base)
-                yield from (
-                    [_bias_act(activated, *biased), _activation(activated)] if biased else [_activation(activated)]
-                )
+                if biased := self.patterns.biased(activated.base):
+                    yield _bias_act(activated, *biased)
+                yield _activation(activated)
 
     def _layers(self, node: fx.Node) -> Iterator[_Layer]:
         for activation, base, inside in self.patterns.activated(node):
@@ -163,10 +162,10 @@ class _Fusion:
 
     def _gated_mlp(self, down: _Layer) -> _Plan | None:
         hidden = down.linear.input
-        through = [
-            (one.base, one.inside | {one.base}) for one in self.patterns.activated(hidden) if one.activation == IDENTITY
-        ]
-        for gated, between in ((gated, between) for base, between in through for gated in self.patterns.gated(base)):
+        same = [(one.base, one.inside) for one in self.patterns.activated(hidden) if one.activation == IDENTITY]
+        for gated, between in (
+            (gated, inside | {base}) for base, inside in same for gated in self.patterns.gated(base)
+        ):
             gate, up = (self._plain_linear(node) for node in (gated.gate, gated.up))
             if not gate or not up or gate.linear.input is not up.linear.input:
                 continue
@@ -258,13 +257,12 @@ def _mlp(layers: list[_Layer], inside: Inside) -> _Plan:
 
 
 def _gated_act(gated: Gated) -> _Plan:
-    activation = (gated.activation.name, list(gated.activation.params))
-    text = describe(*gated.activation)
+    name, params = gated.activation
+    text = describe(name, params)
     if gated.packed is not None:
-        arguments = (gated.packed, *activation, gated.gate_last)
-        return _Plan("gated_act", arguments, gated.inside, f"gated_act({text})", gated.activation.name)
-    arguments = (gated.gate, gated.up, *activation)
-    return _Plan("act_mul", arguments, gated.inside, f"act_mul({text})", gated.activation.name)
+        packed = (gated.packed, name, list(params), gated.gate_last)
+        return _Plan("gated_act", packed, gated.inside, f"gated_act({text})", name)
+    return _Plan("act_mul", (gated.gate, gated.up, name, list(params)), gated.inside, f"act_mul({text})", name)
 
 
 def _bias_act(activated: Activated, tensor: fx.Node, bias: fx.Node) -> _Plan:

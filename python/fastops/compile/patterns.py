@@ -84,9 +84,8 @@ class Patterns:
         if not self.facts.fits(node, *tensors):
             return None
         value, w = value_of(node), value_of(weight)
-        if w.dim() != 2 or any(
-            (value_of(t).dtype, value_of(t).device) != (w.dtype, w.device) for t in (*tensors, node)
-        ):
+        kinds = {(value_of(tensor).dtype, value_of(tensor).device) for tensor in (*tensors, node)}
+        if w.dim() != 2 or len(kinds) != 1:
             return None
         out_features, in_features = reversed(w.shape) if is_transposed else w.shape
         fits = same_sizes(value_of(input).shape[-1:], [in_features])
@@ -148,7 +147,7 @@ class Patterns:
         of_bases = {operand: self._and_itself(operand) for operand in operands}
         for base in set.intersection(*map(set, of_bases.values())):
             functions = {operand: of_base[base] for operand, of_base in of_bases.items()}
-            function = apply(_with_numbers(call), lambda a, known=functions: known[a][0] if a in known else None)
+            function = apply(_with_numbers(call), {operand: one for operand, (one, _) in functions.items()}.get)
             if function is not None and len(function.terms) <= _LARGEST:
                 found[base] = function, frozenset().union(*(inside for _, inside in functions.values()))
         return found
