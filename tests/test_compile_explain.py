@@ -71,6 +71,12 @@ def test_kept_by_hand() -> None:
         assert graph.after.cost.bytes_kept == kept
 
 
+def test_both_passes_count() -> None:
+    """An MLP is one kernel in each pass."""
+    (graph,) = fastops.compile.explain(fastops.nn.MLP(6, 8, 3), rand(4, 6, dtype=torch.float32)).graphs
+    assert graph.after.cost.kernels == 2
+
+
 def test_graph_breaks(model: nn.Module) -> None:
     """Each piece is explained, and why there are several."""
 

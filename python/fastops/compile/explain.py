@@ -214,13 +214,10 @@ def _passes(graph: fx.GraphModule, inputs: Sequence[Any]) -> Passes:
 
 def _is_kernel(node: fx.Node) -> bool:
     target = node.target
-    if (
-        node.op != "call_function"
-        or target is operator.getitem
-        or not isinstance(node.meta.get("val"), (Tensor, tuple))
-    ):
+    if node.op != "call_function" or target is operator.getitem:
         return False
-    return not (isinstance(target, torch._ops.OpOverload) and target.is_view)
+    gives_tensors = isinstance(node.meta.get("val"), (Tensor, tuple, list))
+    return gives_tensors and not (isinstance(target, torch._ops.OpOverload) and target.is_view)
 
 
 def _bytes_moved(node: fx.Node) -> int:
