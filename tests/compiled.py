@@ -80,4 +80,4 @@ def leaf(value: Any) -> Any:
 
 def rand(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> Tensor:
     """Random numbers, the same in each call."""
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)

@@ -42,7 +42,7 @@ class Facts:
             self._section[node] = section
             if depth:
                 self._in_region.add(node)
-            self._written |= {_storage(tensor) for tensor in written(node) if not _is_one_more_step(node, tensor)}
+            self._written |= {storage_of(tensor) for tensor in written(node) if not _is_one_more_step(node, tensor)}
 
     def obstacle(self, node: fx.Node) -> str | None:
         """Why the tensor that a node gives cannot be part of a fused op; None if it can."""
@@ -53,7 +53,7 @@ class Facts:
             return f"it is a {_kind(value)}"
         if value.dtype not in DTYPES and value.dtype is not torch.bool:
             return f"it is of {value.dtype}"
-        if _storage(node) in self._written:
+        if storage_of(node) in self._written:
             return "it is changed in place"
         if node in self._in_region or torch.is_autocast_enabled(value.device.type):
             return "it is under autocast or a transform of torch.func"
@@ -95,7 +95,8 @@ def _is_one_more_step(node: fx.Node, tensor: fx.Node) -> bool:
     return tensor is node.args[0] and list(tensor.users) == [node]
 
 
-def _storage(node: fx.Node) -> int:
+def storage_of(node: fx.Node) -> int:
+    """A number for the memory that a node's tensor is in; 0 for what is no tensor."""
     value = node.meta.get("example_value")
     try:
         return value.untyped_storage()._cdata if isinstance(value, Tensor) else 0

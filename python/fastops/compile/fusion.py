@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -82,17 +82,21 @@ class _Layer(NamedTuple):
         return _Transposed(self.linear.weight) if self.linear.is_transposed else self.linear.weight
 
 
-def fuse_graph(module: fx.GraphModule) -> Report:
-    """Puts fused ops into a graph that Dynamo captured, in place. What cannot be fused is left as it is."""
-    report = _Fusion(module.graph).run()
+def fuse_graph(module: fx.GraphModule, faster: Sequence[str] | None = None) -> Report:
+    """Puts fused ops into a graph that Dynamo captured, in place. What cannot be fused is left as it is.
+
+    Activations without a matrix product are replaced where they are ``faster`` than Inductor's.
+    """
+    report = _Fusion(module.graph, faster).run()
     module.graph.lint()
     module.recompile()
     return report
 
 
 class _Fusion:
-    def __init__(self, graph: fx.Graph) -> None:
+    def __init__(self, graph: fx.Graph, faster: Sequence[str] | None) -> None:
         self.graph = graph
+        self.faster = faster
         self.facts = Facts(graph)
         self.patterns = Patterns(graph, self.facts)
         self.reasons: dict[fx.Node, str] = {}
@@ -185,7 +189,7 @@ class _Fusion:
         for inner in plan.inside:
             if others := set(inner.users) - plan.inside - {node}:
                 return f"{inner.name} is also needed by {', '.join(sorted(other.name for other in others))}", None
-        faster = FASTER_IN_TRAINING if value_of(node).requires_grad else FASTER
+        faster = self.faster or (FASTER_IN_TRAINING if value_of(node).requires_grad else FASTER)
         if plan.elementwise not in (None, *faster):
             return "Inductor computes it together with what is around it", None
         nodes = [*plan.inside, node]
