@@ -95,6 +95,7 @@ FUSED: dict[str, tuple[Callable[..., Any], list[str]]] = {
     "lone softshrink, in training": (lambda x: F.softshrink(x), ["softshrink(lambd=0.5)"]),
     "lone softshrink, without gradients": (lambda x: F.softshrink(x.detach()) + x, []),
     "lone bias": (lambda x: F.mish(x.flip(0) + B), ["bias_act(mish)"]),
+    "other strides": (lambda x: F.mish(x.t()) * x.flip(0).t(), ["mish"]),
     "lone gate": (lambda x: F.mish(x) * x.flip(0), ["act_mul(mish)"]),
     "two users of the result": (
         lambda x: (lambda h: h + F.linear(F.relu(F.linear(h, V)), V))(F.relu(F.linear(x, V))),
@@ -143,6 +144,14 @@ def view_written(x: Tensor) -> Tensor:
     return torch.tanh(h)
 
 
+def overlapping_written(x: Tensor) -> Tensor:
+    """Another tensor is written to between the layer and the activation."""
+    y = x * 2
+    h = F.linear(x, V)
+    y[0].add_(1)
+    return F.relu(h) + y
+
+
 LEFT: dict[str, Callable[..., Any]] = {
     "a layer alone": lambda x: F.linear(x, W),
     "two layers without activation": lambda x: F.linear(F.linear(x, V), V),
@@ -151,6 +160,7 @@ LEFT: dict[str, Callable[..., Any]] = {
     "activation in place, used before": lambda x: (lambda h: (h, F.relu_(h)))(F.linear(x, V)),
     "writes to a view": view_written,
     "written between": written_between,
+    "another is written between": overlapping_written,
     "writes to the input": lambda x: F.relu_(x) + 1,
     "part of a formula used twice": lambda x: (lambda s: (x * s, s))(torch.sigmoid(x)),
     "view between": lambda x: F.relu(F.linear(x, V).view(2, 12)),

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import _is_torch_function_mode_enabled
-from torch.utils._pytree import tree_map, tree_map_only
+from torch.utils._pytree import tree_map
 
 
 def fuse(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -51,30 +51,40 @@ def fuse(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def fused(*arguments: Any, **keywords: Any) -> Any:
         tensors = [value for value in (*arguments, *keywords.values()) if isinstance(value, Tensor)]
-        if torch.compiler.is_compiling() or not _can_be_compiled(tensors):
+        if not _can_be_compiled(tensors):
             return function(*arguments, **keywords)
-        shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
+        shape = tensors[0].shape
+        if any(tensor.shape != shape for tensor in tensors):
+            shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
         if shape.numel() < 2:  # sizes 0 and 1 would be graphs of their own
             return function(*arguments, **keywords)
-        arguments, keywords = tree_map_only(
-            Tensor, lambda tensor: tensor.expand(shape).reshape(-1), (arguments, keywords)
-        )
-        results = _raising_own_errors(compiled(), *arguments, **keywords)
-        return tree_map(functools.partial(_in_shape, shape), results)
+        flat = (_flat(value, shape) for value in arguments)
+        flat_keywords = {name: _flat(value, shape) for name, value in keywords.items()}
+        result = _raising_own_errors(compiled(), *flat, **flat_keywords)
+        if isinstance(result, (tuple, list, dict)):
+            return tree_map(functools.partial(_in_shape, shape), result)
+        return _in_shape(shape, result)
 
     return fused
+
+
+def _flat(value: Any, shape: torch.Size) -> Any:
+    if not isinstance(value, Tensor) or (value.dim() == 1 and value.shape == shape):
+        return value
+    return (value if value.shape == shape else value.expand(shape)).reshape(-1)
 
 
 def _in_shape(shape: torch.Size, result: Any) -> Tensor:
     if not isinstance(result, Tensor) or result.numel() != shape.numel():
         raise ValueError(f"fastops.fuse: each result must be a tensor of the inputs' shape, but one is {result!r}")
-    return result.view(shape)
+    return result if len(shape) == 1 else result.view(shape)
 
 
 def _can_be_compiled(tensors: list[Tensor]) -> bool:
     """Whether there are tensors, and nobody else wants to see what is done to them."""
     return (
         bool(tensors)
+        and not torch.compiler.is_compiling()
         and all(type(tensor) in (Tensor, torch.nn.Parameter) for tensor in tensors)
         and torch._C._functorch.peek_interpreter_stack() is None
         and torch.autograd.forward_ad._current_level < 0

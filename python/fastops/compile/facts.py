@@ -33,6 +33,7 @@ class Facts:
         self._section: dict[fx.Node, int] = {}
         self._in_region: set[fx.Node] = set()
         self._written: set[int] = set()
+        self._writes: list[int] = []
         section = depth = 0
         for node in graph.nodes:
             name = getattr(node.target, "__name__", "") if node.op == "call_function" else ""
@@ -42,7 +43,9 @@ class Facts:
             self._section[node] = section
             if depth:
                 self._in_region.add(node)
-            self._written |= {storage_of(tensor) for tensor in written(node) if not _is_one_more_step(node, tensor)}
+            if tensors := [tensor for tensor in written(node) if not _is_one_more_step(node, tensor)]:
+                self._written.update(map(storage_of, tensors))
+                self._writes.append(self.order[node])
 
     def obstacle(self, node: fx.Node) -> str | None:
         """Why the tensor that a node gives cannot be part of a fused op; None if it can."""
@@ -70,6 +73,11 @@ class Facts:
             all(same_sizes(value.shape, values[0].shape) and value.device == values[0].device for value in values)
             and len({value.dtype for value in values} - {torch.bool}) == 1
         )
+
+    def nothing_written(self, nodes: Iterable[fx.Node]) -> bool:
+        """Whether nothing is written to from the first of them to the last: inputs may share memory unknown to us."""
+        positions = [self.order[node] for node in nodes]
+        return not any(min(positions) < position < max(positions) for position in self._writes)
 
     def one_section(self, nodes: Iterable[fx.Node]) -> bool:
         """Whether all of them run with gradients on, or all with gradients off, and so on."""

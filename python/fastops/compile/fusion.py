@@ -197,6 +197,8 @@ class _Fusion:
             return next(filter(None, map(self.facts.obstacle, nodes))), None
         if not self.facts.one_section(nodes):
             return "the mode (such as torch.no_grad) changes in between", None
+        if not self.facts.nothing_written(nodes):
+            return "something is written to in place in between", None
         expected = value_of(node)
         if not _has_kernel(plan.op, expected.device):
             return f"fastops has no kernel for {expected.device.type}", None
