@@ -130,11 +130,11 @@ def half_without_gradients(x: Tensor) -> Tensor:
 
 
 def written_between(x: Tensor) -> Tensor:
-    """What the sigmoid is multiplied with is no longer what it was taken of."""
+    """What the hyperbolic tangent is multiplied with is no longer what it was taken of."""
     h = F.linear(x, V)
-    s = torch.sigmoid(h)
+    t = torch.tanh(F.softplus(h))
     h.add_(1)
-    return h * s
+    return h * t
 
 
 def view_written(x: Tensor) -> Tensor:

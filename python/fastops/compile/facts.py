@@ -77,7 +77,7 @@ class Facts:
     def nothing_written(self, nodes: Iterable[fx.Node]) -> bool:
         """Whether nothing is written to from the first of them to the last: inputs may share memory unknown to us."""
         positions = [self.order[node] for node in nodes]
-        return not any(min(positions) < position < max(positions) for position in self._writes)
+        return not any(min(positions) <= position <= max(positions) for position in self._writes)
 
     def one_section(self, nodes: Iterable[fx.Node]) -> bool:
         """Whether all of them run with gradients on, or all with gradients off, and so on."""
