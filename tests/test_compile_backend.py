@@ -131,10 +131,10 @@ def half_without_gradients(x: Tensor) -> Tensor:
 
 def written_between(x: Tensor) -> Tensor:
     """What the hyperbolic tangent is multiplied with is no longer what it was taken of."""
-    h = F.linear(x, V)
+    h = F.linear(x.detach(), V)
     t = torch.tanh(F.softplus(h))
     h.add_(1)
-    return h * t
+    return h * t + x
 
 
 def view_written(x: Tensor) -> Tensor:
