@@ -1,0 +1,54 @@
+// The kernels of kernels/*.metal and their launch.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "backends/metal/kernels/arguments.h"
+#include "ops/activation_spec.h"
+
+namespace fastops::mps {
+
+using at::Tensor;
+
+enum class KernelKind : int {
+  activation,
+  backward1,  // derivatives of each order
+  backward2,
+  backward3,
+  bias_act,
+  bias_act_backward,
+  gated_act,
+  gated_act_backward,
+  column_sums,  // of no activation
+};
+inline constexpr int kernel_kinds = 9;
+
+// The kernel of an activation for the dtype of `tensor`: float32, float16 or bfloat16.
+struct KernelId {
+  KernelKind kind;
+  Activation activation;
+  int dtype;
+
+  KernelId(KernelKind kind, Activation activation, const Tensor& tensor);
+};
+
+// The sizes of a grid of threads and of its threadgroups.
+struct Grid {
+  uint64_t threads[2];
+  uint64_t group[2];
+};
+
+// Puts a kernel into PyTorch's command stream. The tensors are its buffers, in order, and the arguments the last one.
+// An undefined tensor is one that the arguments tell the kernel to leave alone.
+void launch(const KernelId& kernel, const Grid& grid, at::TensorList tensors, const void* arguments,
+            uint64_t size);
+
+template <class Arguments>
+void launch(const KernelId& kernel, const Grid& grid, at::TensorList tensors,
+            const Arguments& arguments) {
+  launch(kernel, grid, tensors, &arguments, sizeof arguments);
+}
+
+}  // namespace fastops::mps

@@ -1,0 +1,48 @@
+// The plain activations and their derivatives, elementwise over tensors of any strides.
+#include "activations/jet.h"
+#include "activations/table.h"
+#include "backends/metal/kernels/access.h"
+
+namespace fastops {
+namespace mps {
+
+template <class A, class T>
+[[kernel]] void activation(
+    device const T* self [[buffer(0)]],
+    device T* result [[buffer(1)]],
+    constant ElementwiseArguments& to [[buffer(2)]],
+    uint index [[thread_position_in_grid]]) {
+  const ulong first = ulong(index) * quad;
+  const uint count = uint(metal::min(ulong(quad), to.count - first));
+  const Params<float> params = {to.params[0], to.params[1]};
+  Quad x = load(self, to, 0, first, count);
+  for (int i = 0; i < quad; ++i) x.v[i] = A::value(x.v[i], params);
+  store(x, result, to, 1, first, count);
+}
+
+// grad_output times the derivative of some order at `saved`.
+template <class A, class T, int order>
+[[kernel]] void activation_backward(
+    device const T* grad_output [[buffer(0)]],
+    device const T* saved [[buffer(1)]],
+    device T* result [[buffer(2)]],
+    constant ElementwiseArguments& to [[buffer(3)]],
+    uint index [[thread_position_in_grid]]) {
+  const ulong first = ulong(index) * quad;
+  const uint count = uint(metal::min(ulong(quad), to.count - first));
+  const Gradient<A> gradient = {{to.params[0], to.params[1]}, to.from_output != 0};
+  Quad g = load(grad_output, to, 0, first, count);
+  const Quad s = load(saved, to, 1, first, count);
+  for (int i = 0; i < quad; ++i) g.v[i] = gradient_of_order<order>(g.v[i], s.v[i], gradient);
+  store(g, result, to, 2, first, count);
+}
+
+#define FASTOPS_KERNELS(name, A, T)                                                   \
+  FASTOPS_KERNEL("fastops_" #name "_" #T, activation<A, T>)                           \
+  FASTOPS_KERNEL("fastops_" #name "_backward1_" #T, activation_backward<A, T, 1>)     \
+  FASTOPS_KERNEL("fastops_" #name "_backward2_" #T, activation_backward<A, T, 2>)     \
+  FASTOPS_KERNEL("fastops_" #name "_backward3_" #T, activation_backward<A, T, 3>)
+FASTOPS_ONLY
+
+}  // namespace mps
+}  // namespace fastops

@@ -1,0 +1,11 @@
+// The text of kernels/*.metal, each with what it includes: the build puts it into sources.cpp (embed.py).
+#pragma once
+
+namespace fastops::mps {
+
+enum class Source : int { activation, bias_act, gated_act, column_sums };
+inline constexpr int source_count = 4;
+
+const char* source_text(Source source);
+
+}  // namespace fastops::mps
