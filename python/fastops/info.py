@@ -70,5 +70,5 @@ def info() -> Info:
 
 
 def _available(device: str) -> bool:
-    module = getattr(torch, device, None)
+    module = torch.backends.mps if device == "mps" else getattr(torch, device, None)
     return module is not None and module.is_available()

@@ -48,8 +48,9 @@ constexpr size_t most_bytes = 4096;   // of an argument that is no tensor
 constexpr uint64_t most_threads = 1024;  // of a threadgroup
 
 struct Buffer {
-  char* data = nullptr;
+  char* data = nullptr;  // of a tensor: its storage
   size_t size = 0;
+  size_t offset = 0;
   std::vector<char> bytes;  // of an argument that is no tensor
   bool is_tensor = false;
 };
@@ -66,7 +67,7 @@ Encoder& encoder_of(MTLComputeCommandEncoder_t encoder) {
   return *static_cast<Encoder*>(encoder);
 }
 
-// A copy of a tensor's memory that ends at a page that may not be touched and has known bytes around it.
+// A copy of a storage that ends at a page that may not be touched and has known bytes around it.
 class Guarded {
  public:
   Guarded(char* original, size_t size) : original_(original), size_(size) {
@@ -76,11 +77,7 @@ class Guarded {
         mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     TORCH_CHECK(base_ != MAP_FAILED, "no memory for a copy of a buffer");
     mprotect(base_ + body, page, PROT_NONE);
-    // The alignment that the original has, up to that of the largest vector.
-    const size_t misaligned = reinterpret_cast<uintptr_t>(original) % 16;
-    data_ = base_ + (body - size) / 16 * 16;
-    if (misaligned) data_ = data_ >= base_ + 16 ? data_ - 16 + misaligned : data_ + misaligned;
-    TORCH_CHECK(data_ + size <= base_ + body);
+    data_ = base_ + (body - size) / 16 * 16;  // aligned for the largest vector
     std::memset(base_, canary, body);
     std::memcpy(data_, original, size);
   }
@@ -114,7 +111,7 @@ void run(const KernelEntry& kernel, Encoder& encoder, const unsigned (&grid)[3],
     TORCH_CHECK(argument.kind != metal_shim::k_buffer || encoder.buffers[argument.index].data, kernel.name, ": buffer ",
                 argument.index, " is not set");
   }
-  // Tensors that share memory go on sharing it.
+  // Tensors that share a storage go on sharing it.
   std::vector<std::unique_ptr<Guarded>> guarded;
   void* data[most_buffers] = {};
   for (size_t i = 0; i < most_buffers; ++i) {
@@ -126,7 +123,7 @@ void run(const KernelEntry& kernel, Encoder& encoder, const unsigned (&grid)[3],
     if (found == guarded.end()) {
       found = guarded.insert(guarded.end(), std::make_unique<Guarded>(buffer.data, buffer.size));
     }
-    data[i] = (*found)->data();
+    data[i] = (*found)->data() + buffer.offset;
   }
   const char* error = kernels().launch(&kernel, data, &grid, &group);
   TORCH_CHECK(!error, error);
@@ -158,9 +155,9 @@ void MetalKernelFunction::startEncoding() {
 void MetalKernelFunction::setArg(unsigned idx, const at::TensorBase& t) {
   TORCH_CHECK(idx < most_buffers && t.device().is_mps(), "Metal: buffer ", idx, " is on ", t.device());
   Buffer& buffer = encoder_of(encoder).buffers[idx];
-  const size_t offset = t.storage_offset() * t.element_size();
-  buffer.data = static_cast<char*>(t.storage().mutable_data()) + offset;
-  buffer.size = t.storage().nbytes() - offset;
+  buffer.data = static_cast<char*>(t.storage().mutable_data());
+  buffer.size = t.storage().nbytes();
+  buffer.offset = t.storage_offset() * t.element_size();
   buffer.is_tensor = true;
 }
 
