@@ -24,10 +24,10 @@ fastops := $(stamps)/fastops$(if $(filter-out 0,$(WERROR)),-werror)
 sources := $(shell find CMakeLists.txt pyproject.toml cmake src tools python -type f -not -name '*.pyc')
 cxx_sources = $(shell find src -name '*.cpp' -o -name '*.h' -o -name '*.hpp')
 
-.PHONY: help build test demo bench format lint mypy sdist wheel clean
+.PHONY: help build test demo bench format lint mypy sdist wheel metal-check metal-symbols clean
 
 help: ## Show this list
-	@sed -n 's/^\([a-z]*\):.*## /\1 /p' $(MAKEFILE_LIST) | while read -r name text; do printf '%-8s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):.*## /\1 /p' $(MAKEFILE_LIST) | while read -r name text; do printf '%-13s %s\n' "$$name" "$$text"; done
 
 build: $(fastops) ## Build fastops and install it, editable, into .venv
 
@@ -77,6 +77,13 @@ wheel: build sdist ## Build the Linux wheel into wheelhouse/ and try it in a cle
 	cd "$$clean"; \
 	venv/bin/python -m fastops; \
 	venv/bin/python "$(CURDIR)/tools/smoke_test.py"
+
+# Kernels, host code and tests of the Apple GPU backend, on a stand-in for the device: tests/metal/README.md.
+metal-check: build $(stamps)/test ## Check the Metal backend on Linux, without a Mac; needs clang-19
+	bash tests/metal/check.sh
+
+metal-symbols: $(torch) ## Compile the Metal backend for macOS and look for its symbols in torch for macOS (large downloads)
+	bash tests/metal/symbols.sh
 
 clean: ## Remove everything that was built, and .venv
 	rm -rf .venv build dist wheelhouse demo bench .mypy_cache .pytest_cache .ruff_cache .hypothesis

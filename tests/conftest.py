@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import features
-from strategies import DEVICE, QUICK
+from strategies import DEVICE, DTYPES, QUICK
 
 common = {"deadline": None, "print_blob": True, "derandomize": "CI" in os.environ}
 hypothesis.settings.register_profile("full", max_examples=60, **common)
@@ -34,6 +34,17 @@ def restore_threads():
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """Skips a test that needs float64 on a device that has none."""
+    try:
+        return (yield)
+    except TypeError as error:
+        if torch.float64 in DTYPES or "to float64" not in str(error):
+            raise
+        pytest.skip(f"{DEVICE} has no float64")
 
 
 # ---- the tables of features, features.py ----

@@ -17,6 +17,7 @@ from torch.nn.functional import linear
 
 import reference
 from reference import ACTIVATIONS, GRADIENT_FROM_OUTPUT, parameter_sets
+from strategies import WIDEST
 
 Function = Callable[..., Any]
 Shape = tuple[int, ...]
@@ -46,7 +47,7 @@ class Sample:
         return getattr(getattr(torch.ops.fastops, name), overload or "default")
 
     def tensors(self, device: Any, requires_grad: bool = False) -> list[Tensor]:
-        """Float64 tensors, the same in every call, evenly spread over [-scale, scale] in random order."""
+        """Tensors of the widest dtype, the same in every call, evenly spread over [-scale, scale] in random order."""
         generator = torch.Generator().manual_seed(zlib.crc32(str(self).encode()))
         made = []
         for shape in self.shapes:
@@ -54,7 +55,7 @@ class Sample:
             values = torch.linspace(-self.scale, self.scale, count, dtype=torch.float64)
             values = values[torch.randperm(count, generator=generator)]
             values = values + 0.1 * torch.randn(count, generator=generator, dtype=torch.float64)
-            made.append(values.reshape(shape).to(device).requires_grad_(requires_grad))
+            made.append(values.reshape(shape).to(device, WIDEST).requires_grad_(requires_grad))
         return made
 
     def call(self, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -73,7 +74,8 @@ def as_tuple(result: Any) -> tuple[Tensor, ...]:
 
 def close(actual: Any, expected: Any) -> None:
     """Equal in float64, up to what PyTorch's own formulas lose by cancellation in a third derivative."""
-    torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-6)
+    tolerance = 1e-3 if WIDEST is torch.float32 else 1e-6
+    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
 
 
 def activation(name: str, params: Sequence[float] = ()) -> Function:

@@ -23,6 +23,7 @@ from samples import (
     each_differentiable_sample,
     mlp_reference,
 )
+from strategies import DEVICE, DTYPES
 
 ops = torch.ops.fastops
 
@@ -44,7 +45,10 @@ def gradients(loss: Tensor, inputs: Sequence[Tensor], **options: Any) -> tuple[T
 
 # ---- finite differences ----
 
+needs_float64 = pytest.mark.skipif(torch.float64 not in DTYPES, reason=f"{DEVICE} has no float64")
 
+
+@needs_float64
 @each_differentiable_sample
 def test_first_derivatives(sample: Sample, device: Any) -> None:
     """Reverse mode, forward mode, batched and undefined gradients agree with finite differences."""
@@ -52,6 +56,7 @@ def test_first_derivatives(sample: Sample, device: Any) -> None:
     assert gradcheck(sample.call, tensors, check_forward_ad=True, check_batched_grad=True, check_undefined_grad=True)
 
 
+@needs_float64
 @each_differentiable_sample
 def test_second_derivatives(sample: Sample, device: Any) -> None:
     """Reverse over reverse and forward over reverse agree with finite differences."""

@@ -25,6 +25,7 @@ from torch.func import (
 
 import fastops
 from samples import Sample, close, each_activation, each_differentiable_sample
+from strategies import WIDEST
 
 ops = torch.ops.fastops
 
@@ -41,7 +42,7 @@ def positions(tensors: list[Tensor]) -> tuple[int, ...]:
 
 def batches(tensors: list[Tensor], size: int = 3) -> list[Tensor]:
     """Each tensor with a new first dimension of different values."""
-    scale = torch.linspace(0.5, 1.0, size, dtype=torch.float64, device=tensors[0].device)
+    scale = torch.linspace(0.5, 1.0, size, dtype=WIDEST, device=tensors[0].device)
     return [tensor * scale.view(-1, *[1] * tensor.dim()) for tensor in tensors]
 
 
@@ -188,7 +189,7 @@ def test_functionalize(sample: Sample, device: Any) -> None:
 @each_activation
 def test_vmap_in_place(name: str, device: Any) -> None:
     """An in-place op under vmap changes the tensor itself."""
-    x = torch.linspace(-4, 4, 12, dtype=torch.float64, device=device).view(3, 4)
+    x = torch.linspace(-4, 4, 12, dtype=WIDEST, device=device).view(3, 4)
     expected = getattr(ops, name)(x)
     vmap(getattr(ops, f"{name}_"), in_dims=1, out_dims=1)(x)
     close(x, expected)
@@ -197,7 +198,7 @@ def test_vmap_in_place(name: str, device: Any) -> None:
 @each_activation
 def test_vmap_out_raises(name: str, device: Any) -> None:
     """out= under vmap is refused and names the op."""
-    x = torch.ones(3, 4, dtype=torch.float64, device=device)
+    x = torch.ones(3, 4, dtype=WIDEST, device=device)
     with pytest.raises(RuntimeError, match=name):
         vmap(lambda row: getattr(ops, name).out(row, out=torch.empty_like(row)))(x)
 
@@ -205,7 +206,7 @@ def test_vmap_out_raises(name: str, device: Any) -> None:
 @each_activation
 def test_functionalize_writes(name: str, device: Any) -> None:
     """Functionalized, the in-place and out= forms still write into their argument."""
-    x = torch.linspace(-4, 4, 12, dtype=torch.float64, device=device)
+    x = torch.linspace(-4, 4, 12, dtype=WIDEST, device=device)
     expected = getattr(ops, name)(x)
     changed, out = x.clone(), torch.zeros_like(x)
     functionalize(getattr(ops, f"{name}_"))(changed)
@@ -221,7 +222,7 @@ def networks(device: Any) -> tuple[fastops.nn.MLP, nn.Sequential]:
     """A fused network and the equivalent PyTorch one with the same parameters."""
     torch.manual_seed(0)
     layers = [nn.Linear(3, 5), nn.GELU(), nn.Linear(5, 4), nn.GELU(), nn.Linear(4, 2), nn.Tanh()]
-    sequential = nn.Sequential(*layers).to(device, torch.float64)
+    sequential = nn.Sequential(*layers).to(device, WIDEST)
     return fastops.nn.MLP.from_sequential(sequential), sequential
 
 
@@ -247,8 +248,8 @@ def modules(device: Any) -> dict[str, tuple[nn.Module, nn.Module]]:
     gated, linear = fastops.nn.GatedMLP(3, 4, 2, bias=True), fastops.nn.LinearAct(3, 2, "tanh")
     pairs = {"MLP": networks(device), "GatedMLP": (gated, Gated()), "LinearAct": (linear, LinearTanh(3, 2))}
     for mine, theirs in pairs.values():
-        theirs.load_state_dict(mine.to(device, torch.float64).state_dict())
-        theirs.to(device, torch.float64)
+        theirs.load_state_dict(mine.to(device, WIDEST).state_dict())
+        theirs.to(device, WIDEST)
     return pairs
 
 
@@ -258,7 +259,7 @@ each_module = pytest.mark.parametrize("kind", ["MLP", "GatedMLP", "LinearAct"])
 def inputs(device: Any, *shape: int) -> Tensor:
     """Normally distributed float64 numbers, the same in every call."""
     generator = torch.Generator().manual_seed(3)
-    return torch.randn(shape, generator=generator, dtype=torch.float64).to(device)
+    return torch.randn(shape, generator=generator, dtype=torch.float64).to(device, WIDEST)
 
 
 @each_module

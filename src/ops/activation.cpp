@@ -4,6 +4,7 @@
 
 #include "ops/batching.h"
 #include "ops/checks.h"
+#include "ops/fallback.h"
 #include "ops/functionalization.h"
 #include "ops/tensor_number.h"
 
@@ -88,6 +89,7 @@ struct MetaLayer {
 struct CompositeLayer {
   static Tensor functional(const PlainOp&, const ActivationSpec& spec, const Tensor& self) {
     check_tensor(info(spec.id).name, "self", self);
+    note_fallback(info(spec.id).name, self);
     // identity's formula is its argument, which an op must not return
     return spec.id == Activation::identity ? self.clone() : composite_activation(spec, self);
   }
@@ -177,7 +179,7 @@ TORCH_LIBRARY_IMPL(fastops, Meta, m) {
 
 TORCH_LIBRARY_IMPL(fastops, CompositeExplicitAutograd, m) {
   impl_activations<CompositeLayer>(m);
-  m.impl("activation_backward", TORCH_FN(backward_composite));
+  m.impl("activation_backward", FASTOPS_COMPOSITE("activation_backward", backward_composite));
 }
 
 TORCH_LIBRARY_IMPL(fastops, FuncTorchBatched, m) {

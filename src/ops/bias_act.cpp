@@ -8,6 +8,7 @@
 #include "ops/autocast.h"
 #include "ops/batching.h"
 #include "ops/checks.h"
+#include "ops/fallback.h"
 #include "ops/functionalization.h"
 #include "ops/matrix.h"
 
@@ -171,9 +172,9 @@ TORCH_LIBRARY_IMPL(fastops, Meta, m) {
 }
 
 TORCH_LIBRARY_IMPL(fastops, CompositeExplicitAutograd, m) {
-  m.impl("bias_act", TORCH_FN(composite));
-  m.impl("bias_act.out", TORCH_FN(composite_out));
-  m.impl("bias_act_backward", TORCH_FN(backward_out_of_place));
+  m.impl("bias_act", FASTOPS_COMPOSITE("bias_act", composite));
+  m.impl("bias_act.out", FASTOPS_COMPOSITE("bias_act.out", composite_out));
+  m.impl("bias_act_backward", FASTOPS_COMPOSITE("bias_act_backward", backward_out_of_place));
 }
 
 TORCH_LIBRARY_IMPL(fastops, FuncTorchBatched, m) {

@@ -9,6 +9,7 @@
 #include "ops/batching.h"
 #include "ops/bias_act.h"
 #include "ops/checks.h"
+#include "ops/fallback.h"
 
 namespace fastops {
 
@@ -231,10 +232,10 @@ TORCH_LIBRARY_IMPL(fastops, Meta, m) {
 }
 
 TORCH_LIBRARY_IMPL(fastops, CompositeExplicitAutograd, m) {
-  m.impl("act_mul", TORCH_FN(act_mul_explicit));
-  m.impl("act_mul_backward", TORCH_FN(act_mul_backward_explicit));
-  m.impl("gated_act", TORCH_FN(composite_gated_act));
-  m.impl("gated_act_backward", TORCH_FN(composite_gated_act_backward));
+  m.impl("act_mul", FASTOPS_COMPOSITE("act_mul", act_mul_explicit));
+  m.impl("act_mul_backward", FASTOPS_COMPOSITE("act_mul_backward", act_mul_backward_explicit));
+  m.impl("gated_act", FASTOPS_COMPOSITE("gated_act", composite_gated_act));
+  m.impl("gated_act_backward", FASTOPS_COMPOSITE("gated_act_backward", composite_gated_act_backward));
 }
 
 TORCH_LIBRARY_IMPL(fastops, FuncTorchBatched, m) {

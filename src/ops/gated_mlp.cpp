@@ -10,6 +10,7 @@
 
 #include "ops/autocast.h"
 #include "ops/checks.h"
+#include "ops/fallback.h"
 #include "ops/gated_act.h"
 #include "ops/matrix.h"
 
@@ -212,9 +213,9 @@ TORCH_LIBRARY_IMPL(fastops, Meta, m) {
 }
 
 TORCH_LIBRARY_IMPL(fastops, CompositeExplicitAutograd, m) {
-  m.impl("gated_mlp", TORCH_FN(inference));
-  m.impl("gated_mlp_forward", TORCH_FN(forward));
-  m.impl("gated_mlp_backward", TORCH_FN(backward));
+  m.impl("gated_mlp", FASTOPS_COMPOSITE("gated_mlp", inference));
+  m.impl("gated_mlp_forward", FASTOPS_COMPOSITE("gated_mlp_forward", forward));
+  m.impl("gated_mlp_backward", FASTOPS_COMPOSITE("gated_mlp_backward", backward));
 }
 
 // The vmap behind torch.autograd.grad(is_grads_batched=True), which cannot loop over an op that returns a list.

@@ -3,6 +3,7 @@
 #include <torch/library.h>
 
 #include "ops/autocast.h"
+#include "ops/fallback.h"
 #include "ops/mlp.h"
 
 namespace fastops {
@@ -45,7 +46,9 @@ TORCH_LIBRARY_FRAGMENT(fastops, m) {
 
 TORCH_LIBRARY_IMPL(fastops, Meta, m) { m.impl("linear_act", TORCH_FN(meta)); }
 
-TORCH_LIBRARY_IMPL(fastops, CompositeExplicitAutograd, m) { m.impl("linear_act", TORCH_FN(as_mlp)); }
+TORCH_LIBRARY_IMPL(fastops, CompositeExplicitAutograd, m) {
+  m.impl("linear_act", FASTOPS_COMPOSITE("linear_act", as_mlp));
+}
 
 TORCH_LIBRARY_IMPL(fastops, FuncTorchBatched, m) { m.impl("linear_act", TORCH_FN(as_mlp)); }
 

@@ -13,6 +13,7 @@
 #include "ops/autocast.h"
 #include "ops/bias_act.h"
 #include "ops/checks.h"
+#include "ops/fallback.h"
 #include "ops/matrix.h"
 
 namespace fastops {
@@ -299,9 +300,9 @@ TORCH_LIBRARY_IMPL(fastops, Meta, m) {
 }
 
 TORCH_LIBRARY_IMPL(fastops, CompositeExplicitAutograd, m) {
-  m.impl("mlp", TORCH_FN(layered));
-  m.impl("mlp_forward", TORCH_FN(layered_forward));
-  m.impl("mlp_backward", TORCH_FN(backward));
+  m.impl("mlp", FASTOPS_COMPOSITE("mlp", layered));
+  m.impl("mlp_forward", FASTOPS_COMPOSITE("mlp_forward", layered_forward));
+  m.impl("mlp_backward", FASTOPS_COMPOSITE("mlp_backward", backward));
 }
 
 // The vmap behind torch.autograd.grad(is_grads_batched=True), which cannot loop over an op that returns a list.

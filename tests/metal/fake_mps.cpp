@@ -63,7 +63,7 @@ constexpr c10::DispatchKeySet keys(c10::DispatchKey::MPS);
 
 at::ScalarType supported(std::optional<at::ScalarType> dtype) {
   const at::ScalarType type = c10::dtype_or_default(dtype);
-  TORCH_CHECK_TYPE(type != at::kDouble, "MPS has no float64");
+  TORCH_CHECK_TYPE(type != at::kDouble, "Cannot convert a MPS Tensor to float64 dtype, which MPS does not support");
   return type;
 }
 

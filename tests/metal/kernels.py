@@ -1,7 +1,7 @@
 """Checks and compiles the Metal kernels with clang.
 
-    kernels.py check                       every kernel against Metal's rules
-    kernels.py build OUTPUT [--sanitize]   a library of kernels that run on the CPU
+kernels.py check                       every kernel against Metal's rules
+kernels.py build OUTPUT [--sanitize]   a library of kernels that run on the CPU
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ SANITIZE = "-fsanitize=undefined,float-cast-overflow -fsanitize-trap=all -g".spl
 def run(command: Sequence[str | Path]) -> str:
     result = subprocess.run(list(map(str, command)), capture_output=True, text=True)
     if result.returncode:
-        raise translate.Refused(result.stderr or result.stdout)
+        raise translate.NotMetalError(result.stderr or result.stdout)
     return result.stdout
 
 
 def check(source: Path, defines: Sequence[str] = (), include: Path = translate.ROOT / "src") -> None:
-    """Raises Refused where the file is not legal Metal."""
+    """Raises NotMetalError where the file is not legal Metal."""
     with tempfile.TemporaryDirectory() as directory:
         strict, executable, assembly = (Path(directory, name) for name in ("k.clcpp", "k.cpp", "k.ll"))
         translate.translate("strict", source, strict, defines, include)
@@ -46,7 +46,7 @@ def check(source: Path, defines: Sequence[str] = (), include: Path = translate.R
         translate.translate("exec", source, executable, defines, include)
         run([translate.CLANG, *EXECUTABLE, "-O0", "-emit-llvm", "-S", "-I", HERE / "shim", executable, "-o", assembly])
         if cycle := recursion(assembly.read_text()):
-            raise translate.Refused(f"recursion, which Metal does not have: {cycle}")
+            raise translate.NotMetalError(f"recursion, which Metal does not have: {cycle}")
 
 
 def recursion(assembly: str) -> str | None:
@@ -86,9 +86,10 @@ def build(
     sanitize: bool = False,
     defines: Sequence[str] = (),
     include: Path = translate.ROOT / "src",
+    optimize: str = "-O1",
 ) -> None:
     """Compiles kernels and what launches them into a shared library."""
-    flags = ["-O1", *(SANITIZE if sanitize else [])]
+    flags = [optimize, *(SANITIZE if sanitize else [])]
     with tempfile.TemporaryDirectory() as directory, concurrent.futures.ThreadPoolExecutor(2) as pool:
         launcher = Path(directory, "launcher.o")
         jobs = [

@@ -44,7 +44,7 @@ const Kernels& kernels() {
 }
 
 constexpr size_t most_buffers = 31;
-constexpr size_t most_bytes = 4096;   // of an argument that is no tensor
+constexpr size_t most_bytes = 4096;      // of an argument that is no tensor
 constexpr uint64_t most_threads = 1024;  // of a threadgroup
 
 struct Buffer {
@@ -73,8 +73,7 @@ class Guarded {
   Guarded(char* original, size_t size) : original_(original), size_(size) {
     const size_t body = (size + page - 1) / page * page;
     mapped_ = body + page;
-    base_ = static_cast<char*>(
-        mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    base_ = static_cast<char*>(mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     TORCH_CHECK(base_ != MAP_FAILED, "no memory for a copy of a buffer");
     mprotect(base_ + body, page, PROT_NONE);
     data_ = base_ + (body - size) / 16 * 16;  // aligned for the largest vector

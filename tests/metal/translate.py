@@ -3,8 +3,8 @@
 ``strict``  C++ for OpenCL, which has Metal's address spaces and restrictions: for -fsyntax-only
 ``exec``    C++14 with the address spaces erased: kernels that run on the CPU, and their table
 
-The preprocessor runs with an empty <metal_stdlib>, so that the project's own includes and macros are expanded and what
-is left is plain Metal. Then what upstream clang does not parse is rewritten (host names, parameter attributes), and what
+The preprocessor runs with an empty <metal_stdlib>, so that the project's own includes and macros are expanded and
+plain Metal is left. Then what upstream clang does not parse is rewritten (host names, parameter attributes), and what
 it would let pass though Metal does not have it is refused.
 """
 
@@ -41,12 +41,12 @@ class Kernel(NamedTuple):
     collective: bool  # whether its threads work together, so that each needs a stack of its own
 
 
-class Refused(Exception):
+class NotMetalError(Exception):
     """The text is not Metal."""
 
 
 def refuse(message: str) -> NoReturn:
-    raise Refused(message)
+    raise NotMetalError(message)
 
 
 def flatten(path: Path, defines: Sequence[str], include: Path) -> str:
@@ -99,6 +99,8 @@ def find_kernels(text: str) -> dict[str, Kernel]:
             if not attribute:
                 refuse(f"kernel {match[1]}: a parameter without attribute: {parameter.strip()}")
             attributes.append((attribute[1], int(attribute[2] or 0)))
+            if attribute[1] == "buffer" and not re.match(r"\s*(const\s+)?(device|constant)\b", parameter):
+                refuse(f"kernel {match[1]}: a buffer without address space: {parameter.strip()}")
         collective = bool(re.search(r"\bthreadgroup\b|_barrier|\bsimd_|\bsimdgroup_", text[end:body_end]))
         is_template = bool(re.search(r"template\s*<[^;{}]*>\s*$", text[: match.start()]))
         kernels[match[1]] = Kernel(attributes, is_template, collective)
@@ -143,7 +145,9 @@ def globals_of(text: str) -> list[str]:
             if depth == 0 and "=" not in statement:
                 statement = ""
         elif depth == 0 and character == ";":
-            if "=" in statement and not re.search(r"\b(constant|using|operator|template|struct|enum)\b", statement.split("=")[0]):
+            if "=" in statement and not re.search(
+                r"\b(constant|using|operator|template|struct|enum)\b", statement.split("=")[0]
+            ):
                 found.append(statement.strip()[:60])
             statement = ""
         elif depth == 0:

@@ -52,8 +52,8 @@ void run(const KernelId& kernel, const Tensors& tensors, const ElementwiseArgume
 
 }  // namespace
 
-void elementwise(const KernelId& kernel, const ActivationSpec& spec, bool from_output,
-                 at::TensorList inputs, const Tensor& output) {
+void elementwise(const KernelId& kernel, const ActivationSpec& spec, bool from_output, at::TensorList inputs,
+                 const Tensor& output) {
   if (output.numel() == 0) return;
   ElementwiseArguments to{};
   to.params[0] = static_cast<float>(spec.values[0]);

@@ -29,7 +29,7 @@ std::tuple<Tensor, Tensor, Tensor> run_forward(const GatedMlpArguments& mlp, boo
   return {with_leading_dims(output, mlp.input), with_leading_dims(gate, mlp.input), with_leading_dims(up, mlp.input)};
 }
 
-Tensor gated_mlp(FASTOPS_GATED_MLP_PARAMETERS) {
+Tensor gated_mlp(FASTOPS_GATED_MLP_PARAMETERS, bool) {
   return std::get<0>(run_forward(check_gated_mlp(FASTOPS_GATED_MLP_ARGUMENTS), /*saves=*/false));
 }
 

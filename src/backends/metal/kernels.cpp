@@ -56,12 +56,12 @@ DynamicMetalShaderLibrary& library(Source source, Activation activation, int dty
   // Never destroyed: at exit, PyTorch's Metal device may be gone before.
   static auto* const libraries =
       new std::unique_ptr<DynamicMetalShaderLibrary>[source_count * activation_count * dtype_names.size()];
-  auto& library = libraries[(static_cast<int>(source) * activation_count + static_cast<int>(activation)) *
-                                dtype_names.size() +
-                            dtype];
+  auto& library =
+      libraries[(static_cast<int>(source) * activation_count + static_cast<int>(activation)) * dtype_names.size() +
+                dtype];
   if (!library) {
-    const std::string only = c10::str("#define FASTOPS_ONLY FASTOPS_KERNELS(", info(activation).name, ", activations::",
-                                      info(activation).class_name, ", ", dtype_names[dtype], ")\n");
+    const std::string only = c10::str("#define FASTOPS_ONLY FASTOPS_KERNELS(", info(activation).name,
+                                      ", activations::", info(activation).class_name, ", ", dtype_names[dtype], ")\n");
     library = std::make_unique<DynamicMetalShaderLibrary>(only + source_text(source));
   }
   return *library;
@@ -75,8 +75,8 @@ struct Function {
 Function& function(const KernelId& kernel) {
   static auto* const functions = new Function[kernel_kinds * activation_count * dtype_names.size()];
   const int kind = static_cast<int>(kernel.kind);
-  Function& function = functions[(kind * activation_count + static_cast<int>(kernel.activation)) * dtype_names.size() +
-                                 kernel.dtype];
+  Function& function =
+      functions[(kind * activation_count + static_cast<int>(kernel.activation)) * dtype_names.size() + kernel.dtype];
   if (!function.run) {
     const Place& place = places[kind];
     const char* activation = place.source == Source::column_sums ? "" : info(kernel.activation).name;
@@ -91,8 +91,7 @@ Function& function(const KernelId& kernel) {
 KernelId::KernelId(KernelKind kind, Activation activation, const Tensor& tensor)
     : kind(kind), activation(activation), dtype(dtype_index(tensor)) {}
 
-void launch(const KernelId& kernel, const Grid& grid, at::TensorList tensors, const void* arguments,
-            uint64_t size) {
+void launch(const KernelId& kernel, const Grid& grid, at::TensorList tensors, const void* arguments, uint64_t size) {
   // A MetalKernelFunction keeps the encoder that it writes to: one thread at a time.
   static std::mutex mutex;
   const std::lock_guard lock(mutex);

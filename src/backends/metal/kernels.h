@@ -42,12 +42,10 @@ struct Grid {
 
 // Puts a kernel into PyTorch's command stream. The tensors are its buffers, in order, and the arguments the last one.
 // An undefined tensor is one that the arguments tell the kernel to leave alone.
-void launch(const KernelId& kernel, const Grid& grid, at::TensorList tensors, const void* arguments,
-            uint64_t size);
+void launch(const KernelId& kernel, const Grid& grid, at::TensorList tensors, const void* arguments, uint64_t size);
 
 template <class Arguments>
-void launch(const KernelId& kernel, const Grid& grid, at::TensorList tensors,
-            const Arguments& arguments) {
+void launch(const KernelId& kernel, const Grid& grid, at::TensorList tensors, const Arguments& arguments) {
   launch(kernel, grid, tensors, &arguments, sizeof arguments);
 }
 

@@ -31,7 +31,7 @@ Tensor run_forward(const MlpArguments& mlp, std::vector<Tensor>* saved) {
   return with_leading_dims(h, mlp.input);
 }
 
-Tensor mlp(FASTOPS_MLP_PARAMETERS) { return run_forward(check_mlp("mlp", FASTOPS_MLP_ARGUMENTS), nullptr); }
+Tensor mlp(FASTOPS_MLP_PARAMETERS, bool) { return run_forward(check_mlp("mlp", FASTOPS_MLP_ARGUMENTS), nullptr); }
 
 std::tuple<Tensor, std::vector<Tensor>> mlp_forward(FASTOPS_MLP_PARAMETERS) {
   std::vector<Tensor> saved;

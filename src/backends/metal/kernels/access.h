@@ -91,7 +91,7 @@ struct Gradient<A, true> {
 
 // What instantiates the kernels of a file: FASTOPS_KERNELS(name, A, T) for the activation and element type of
 // FASTOPS_ONLY, which the host defines as it needs a kernel; by default for all of them.
-#define FASTOPS_EACH_TYPE(name, A, ...) \
+#define FASTOPS_EACH_TYPE(name, A, ...)        \
   FASTOPS_KERNELS(name, activations::A, float) \
   FASTOPS_KERNELS(name, activations::A, half)  \
   FASTOPS_KERNELS(name, activations::A, bfloat)
@@ -99,5 +99,4 @@ struct Gradient<A, true> {
 #define FASTOPS_ONLY FASTOPS_ACTIVATIONS(FASTOPS_EACH_TYPE)
 #endif
 
-#define FASTOPS_KERNEL(host_name_, ...) \
-  template [[host_name(host_name_)]] [[kernel]] decltype(__VA_ARGS__) __VA_ARGS__;
+#define FASTOPS_KERNEL(host_name_, ...) template [[host_name(host_name_)]] [[kernel]] decltype(__VA_ARGS__) __VA_ARGS__;

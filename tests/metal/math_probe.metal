@@ -1,0 +1,18 @@
+// Each function of math.h as a kernel, for test_math.py.
+#include "backends/metal/kernels/math.h"
+
+#define PROBE(function)                                                      \
+  [[kernel]] void function(device const float* x [[buffer(0)]],              \
+                           device float* y [[buffer(1)]],                    \
+                           uint i [[thread_position_in_grid]]) {             \
+    y[i] = fastops::mps::function(x[i]);                                     \
+  }
+
+namespace probe {
+PROBE(exp)
+PROBE(exp2)
+PROBE(expm1)
+PROBE(log1p)
+PROBE(tanh)
+PROBE(erf)
+}  // namespace probe

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# make metal-symbols: compiles the backend's host code for macOS on arm64 with each torch that it supports, and checks
+# that torch's libraries for macOS export every symbol of theirs that it uses. What looks right to a compiler on Linux
+# need not be: a signature with an Objective-C type has another name there.
+#
+# Zig's compiler brings the headers and libraries of macOS. VERSIONS="2.13.0 ..." chooses the torch versions.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+out=build/metal
+python=.venv/bin/python
+mkdir -p "$out/wheels"
+"$python" -m pip install --disable-pip-version-check --quiet ziglang==0.15.2 llvm-tools==22.1.0 2> /dev/null ||
+  "$python" -m pip install --disable-pip-version-check --quiet ziglang==0.15.2
+newest=$("$python" -m pip index versions torch 2> /dev/null | sed -n 's/^Available versions: \([^,+]*\).*/\1/p')
+for version in ${VERSIONS:-2.11.0 2.12.1 2.13.0 $newest}; do
+  torch=$out/wheels/torch-$version
+  if [[ ! -d $torch ]]; then
+    "$python" -m pip download --disable-pip-version-check --quiet --no-deps --only-binary=:all: --python-version 3.11 \
+      --platform macosx_14_0_arm64 --platform macosx_11_0_arm64 --dest "$out/wheels" "torch==$version"
+    "$python" -m zipfile -e "$out"/wheels/torch-"$version"-*.whl "$torch"
+    rm "$out"/wheels/torch-"$version"-*.whl
+  fi
+  echo "=== torch $version"
+  "$python" tests/metal/symbols.py "$torch/torch"
+done

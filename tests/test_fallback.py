@@ -1,0 +1,68 @@
+"""FASTOPS_FALLBACK: the composite path made visible. The variable is read once, so each test has its own process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+# Every op's composite kernel, which devices without kernels of ours get, on CPU tensors.
+CALLS = """
+import sys, warnings, torch
+sys.path.insert(0, {folder!r})
+from calls import ARGUMENTS
+import fastops
+keys = torch._C.DispatchKeySet(torch._C.DispatchKey.XPU)
+warnings.simplefilter("always")
+for op, arguments in {{"silu": lambda t: {{"self": t(3, 4)}}, **ARGUMENTS}}.items():
+    name, _, overload = op.partition(".")
+    with warnings.catch_warnings(record=True) as caught:
+        try:
+            getattr(getattr(torch.ops.fastops, name), overload or "default").redispatch(keys, **arguments(torch.ones))
+            outcome = "ran"
+        except NotImplementedError as error:
+            outcome = str(error).splitlines()[0]
+        except ValueError as error:
+            outcome = "refused: " + str(error).splitlines()[0]
+    named = [str(w.message) for w in caught if f"fastops.{{op}} " in str(w.message)]
+    print(op, "|", outcome, "|", named[0].splitlines()[0] if named else "silent")
+"""
+
+
+def outcomes(value: str | None) -> dict[str, tuple[str, str]]:
+    """For every op, what its composite kernel did and what it warned of."""
+    environment = {key: text for key, text in os.environ.items() if key != "FASTOPS_FALLBACK"}
+    if value is not None:
+        environment["FASTOPS_FALLBACK"] = value
+    command = [sys.executable, "-c", CALLS.format(folder=os.path.dirname(__file__))]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    rows = [line.split(" | ") for line in result.stdout.splitlines()]
+    assert len(rows) > 10
+    return {op: (outcome, warning) for op, outcome, warning in rows}
+
+
+@pytest.mark.parametrize("value", [None, ""])
+def test_unset(value: str | None) -> None:
+    """Nothing is said."""
+    assert set(outcomes(value).values()) == {("ran", "silent")}
+
+
+def test_warn() -> None:
+    """Every op says that it has no kernel, and runs."""
+    for op, (outcome, warning) in outcomes("warn").items():
+        assert outcome == "ran"
+        assert warning.startswith(f"fastops.{op} has no kernel of its own for cpu tensors and runs through"), op
+
+
+def test_error() -> None:
+    """Every op raises NotImplementedError."""
+    for op, (outcome, _) in outcomes("error").items():
+        assert outcome.startswith(f"fastops.{op} has no kernel of its own for cpu tensors"), op
+
+
+def test_invalid() -> None:
+    """A value that means nothing is refused."""
+    for outcome, _ in outcomes("yes").values():
+        assert outcome.startswith("refused: fastops: FASTOPS_FALLBACK is 'yes', but it can be warn, error or unset")
