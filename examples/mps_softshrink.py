@@ -103,9 +103,8 @@ def profile(name: str, network: nn.Module, x: Tensor, target: Tensor, rounds: in
     if HAS_GPU:
         with torch.no_grad():
             forward = milliseconds(lambda: network(x), rounds)
-        print(
-            f"  forward {forward:.3f} ms, forward and backward {milliseconds(lambda: train(network, x, target), rounds):.3f} ms"
-        )
+        both = milliseconds(lambda: train(network, x, target), rounds)
+        print(f"  forward {forward:.3f} ms, forward and backward {both:.3f} ms")
     return loss.cpu()
 
 

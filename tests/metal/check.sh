@@ -51,6 +51,8 @@ done
 step "undefined behavior"
 FASTOPS_METAL_KERNELS=$PWD/$out/libkernels-sanitized.so pytest \
   tests/test_activation.py tests/test_bias_act.py tests/test_gated_act.py
+step "the product of linear_act"
+FASTOPS_METAL_LINEAR=1 pytest tests/test_mlp.py
 step "mutations"
 "$out/venv/bin/python" tests/metal/mutations.py
 step "the tests of the backend's own parts"

@@ -152,6 +152,20 @@ WRONG = [
     ),
     Mutation("another buffer", "column_sums.metal", "to [[buffer(2)]]", "to [[buffer(3)]]"),
     Mutation("a stride of another tensor", "gated_act.metal", "to.strides[1] + column", "to.strides[0] + column"),
+    Mutation("no barrier after a tile is loaded", "linear_act.metal", f"  {BARRIER}    for (uint d", "    for (uint d"),
+    Mutation("no barrier after a tile is used", "linear_act.metal", f"    }}\n  {BARRIER}", "    }\n"),
+    Mutation(
+        "no barrier before the sums are read",
+        "linear_act.metal",
+        f"product_tile);\n  }}\n{BARRIER}",
+        "product_tile);\n  }\n",
+    ),
+    Mutation(
+        "a tile from outside of the matrix", "linear_act.metal", "row < size.y && column < size.x", "row < size.y"
+    ),
+    Mutation(
+        "a result outside of the matrix", "linear_act.metal", "row >= to.rows || column >= to.columns", "row >= to.rows"
+    ),
     Mutation("the sums of one block only", "column_sums.metal", "row < to.rows", "row < 1"),
 ]
 

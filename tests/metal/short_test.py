@@ -1,7 +1,11 @@
 """Every kernel of one activation in a few seconds, for mutations.py; the real tests are the suite."""
 
+import os
+
 import torch
 from torch import Tensor
+
+os.environ["FASTOPS_METAL_LINEAR"] = "1"
 
 import fastops  # noqa: F401  (registers the ops)
 
@@ -49,6 +53,9 @@ def check(dtype: torch.dtype) -> None:
         gate, up = ops.act_mul_backward(dg, dx, du, "softshrink", [LAMBD], [True, True])
         close(gate, g * u * slope(x))
         close(up, g * shrink(x))
+    for rows, inputs, outputs in ((1, 5, 3), (40, 50, 36)):
+        (x, dx), (w, dw), (b, db) = make(rows, inputs), make(outputs, inputs), make(outputs)
+        close(ops.linear_act(dx, dw, db, "softshrink", [LAMBD]) / inputs, shrink(x @ w.T + b) / inputs)
 
 
 for seed in range(2):

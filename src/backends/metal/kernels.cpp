@@ -47,6 +47,7 @@ constexpr std::array<Place, kernel_kinds> places = {{
     {Source::bias_act, "bias_", "_backward"},
     {Source::gated_act, "gated_", ""},
     {Source::gated_act, "gated_", "_backward"},
+    {Source::linear_act, "linear_", ""},
     {Source::column_sums, "column_sums", ""},
 }};
 

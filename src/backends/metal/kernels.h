@@ -21,9 +21,10 @@ enum class KernelKind : int {
   bias_act_backward,
   gated_act,
   gated_act_backward,
+  linear_act,
   column_sums,  // of no activation
 };
-inline constexpr int kernel_kinds = 9;
+inline constexpr int kernel_kinds = 10;
 
 // The kernel of an activation for the dtype of `tensor`: float32, float16 or bfloat16.
 struct KernelId {

@@ -4,11 +4,13 @@
 // shapes.
 #include "ops/mlp.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/mm.h>
 #include <torch/library.h>
 
 #include "backends/metal/bias_act.h"
+#include "backends/metal/linear_act.h"
 #include "ops/matrix.h"
 
 namespace fastops::mps {
@@ -18,15 +20,20 @@ Tensor run_forward(const MlpArguments& mlp, std::vector<Tensor>* saved) {
   Tensor h = as_matrix(mlp.input);
   for (size_t i = 0; i < mlp.layers(); ++i) {
     const ActivationSpec& activation = mlp.activation_of(i);
+    const Tensor& weight = mlp.weights[i];
     const Tensor& bias = mlp.biases[i];
-    const Tensor z = at::mm(h, mlp.weights[i].t());
     const bool saves_output = saved && mlp.saves(i) && output_suffices(activation);
     const bool saves_input = saved && mlp.saves(i) && !saves_output;
-    h = saves_input ? at::empty_like(z) : z;
-    if (bias.defined() || activation.id != Activation::identity) {
-      add_bias_and_activate(activation, z, bias, saves_input && bias.defined() ? z : Tensor(), h);
+    const bool fused = use_linear_act(weight);
+    const Tensor z = fused ? at::empty({h.size(0), weight.size(0)}, h.options()) : at::mm(h, weight.t());
+    const Tensor y = saves_input ? at::empty_like(z) : z;
+    if (fused) {
+      linear_and_activate(activation, h, weight, bias, saves_input ? z : Tensor(), y);
+    } else if (bias.defined() || activation.id != Activation::identity) {
+      add_bias_and_activate(activation, z, bias, saves_input && bias.defined() ? z : Tensor(), y);
     }
-    if (saves_input || saves_output) saved->push_back(with_leading_dims(saves_input ? z : h, mlp.input));
+    if (saves_input || saves_output) saved->push_back(with_leading_dims(saves_input ? z : y, mlp.input));
+    h = y;
   }
   return with_leading_dims(h, mlp.input);
 }

@@ -34,7 +34,8 @@ struct RowArguments {
   uint32_t columns;
   uint32_t vectors;  // whether all rows are aligned for vector accesses
   uint32_t flags;    // which of the optional tensors there are: the kernels say what each bit means
-  uint32_t block_rows;
+  uint32_t block_rows;  // of bias_act_backward
+  uint32_t depth;       // of linear_act: the columns of its input
   int64_t strides[5];
 };
 
@@ -43,6 +44,9 @@ enum GatedActFlags : int { has_gate_bias = 1, has_up_bias = 2, has_saved = 4, ha
 
 // The threadgroup of bias_act_backward: each thread has a quad of columns and goes down every `block_lanes`-th row.
 enum : int { block_quads = 8, block_columns = 32, block_lanes = 32 };
+
+// A threadgroup of linear_act makes a tile of that many rows and columns, and takes that much of the sum at a time.
+enum : int { product_tile = 32, product_depth = 16, product_threads = 128 };
 
 }  // namespace mps
 }  // namespace fastops
