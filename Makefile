@@ -100,8 +100,13 @@ $(torch): $(stamps)/python
 	touch $@
 
 # A dependency group of pyproject.toml.
-$(stamps)/build $(stamps)/test $(stamps)/lint $(stamps)/demo $(stamps)/bench $(stamps)/wheel: $(stamps)/python pyproject.toml
+$(stamps)/build $(stamps)/lint $(stamps)/demo $(stamps)/bench $(stamps)/wheel: $(stamps)/python pyproject.toml
 	$(pip) --group $(notdir $@)
+	touch $@
+
+# Together with torch, which some of it depends on in any version.
+$(stamps)/test: $(torch) pyproject.toml
+	$(pip) $(TORCH) --group test
 	touch $@
 
 $(fastops): $(torch) $(stamps)/build $(sources)

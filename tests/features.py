@@ -1,7 +1,7 @@
 """The tables of docs/composability.md: which op is tested with which feature of PyTorch.
 
 A test that is marked with ``@pytest.mark.feature(name)`` stands for the ops that its parameters name; for others,
-``ops=[...]`` says which. ``pytest --collect-only --write-features tests`` writes the tables.
+``ops=[...]`` says which, as names or samples. ``pytest --collect-only --write-features tests`` writes the tables.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ TABLES = {
         "modes": "__torch_function__ and __torch_dispatch__ modes, logging",
         "subclasses": "tensor subclasses of both kinds",
         "FLOPs": "FlopCounterMode",
+        "OpInfo samples": "PyTorch's own sample inputs of the function of that name",
     },
 }
 COLUMNS = {name for columns in TABLES.values() for name in columns}
@@ -87,9 +88,8 @@ def _ops_of_value(value: Any) -> Iterable[str]:
 
 
 def _ops_of_test(item: pytest.Item, mark: pytest.Mark) -> set[str]:
-    if "ops" in mark.kwargs:
-        return set(mark.kwargs["ops"])
-    return {op for value in item.callspec.params.values() for op in _ops_of_value(value)}
+    values = mark.kwargs["ops"] if "ops" in mark.kwargs else item.callspec.params.values()
+    return {op for value in values for op in _ops_of_value(value)}
 
 
 def tables(items: Iterable[pytest.Item]) -> str:
@@ -100,9 +100,13 @@ def tables(items: Iterable[pytest.Item]) -> str:
             tested[mark.args[0]] |= _ops_of_test(item, mark)
     text = ""
     for title, columns in TABLES.items():
-        text += f"### {title}\n\n| op | {' | '.join(columns)} |\n|---|{':-:|' * len(columns)}\n"
+        rows: dict[str, list[str]] = {}  # ops with the same cells share a row
         for op in OPS:
-            text += f"| `{op}` | {' | '.join('✓' if op in tested[name] else '' for name in columns)} |\n"
+            cells = " | ".join("✓" if op in tested[name] else "·" for name in columns)
+            rows.setdefault(cells, []).append(f"`{op}`")
+        text += f"### {title}\n\n| ops | {' | '.join(columns)} |\n|---|{':-:|' * len(columns)}\n"
+        for cells, ops in rows.items():
+            text += f"| {'all' if len(ops) == len(OPS) else ' '.join(ops)} | {cells} |\n"
         text += "\n" + "".join(f"- **{name}**: {meaning}\n" for name, meaning in columns.items()) + "\n"
     return text
 

@@ -401,6 +401,7 @@ SAMPLES = [
 each_sample = pytest.mark.parametrize("sample", SAMPLES, ids=str)
 each_differentiable_sample = pytest.mark.parametrize("sample", [s for s in SAMPLES if s.differentiable], ids=str)
 # One call of every op, where a test takes long.
+each_op = pytest.mark.parametrize("sample", {s.op: s for s in reversed(SAMPLES)}.values(), ids=str)
 each_differentiable_op = pytest.mark.parametrize(
     "sample", {s.op: s for s in reversed(SAMPLES) if s.differentiable}.values(), ids=str
 )

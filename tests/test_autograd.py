@@ -50,6 +50,7 @@ needs_float64 = pytest.mark.skipif(torch.float64 not in DTYPES, reason=f"{DEVICE
 
 @needs_float64
 @each_differentiable_sample
+@pytest.mark.feature("gradcheck")
 def test_first_derivatives(sample: Sample, device: Any) -> None:
     """Reverse mode, forward mode, batched and undefined gradients agree with finite differences."""
     tensors = sample.tensors(device, requires_grad=True)
@@ -58,6 +59,7 @@ def test_first_derivatives(sample: Sample, device: Any) -> None:
 
 @needs_float64
 @each_differentiable_sample
+@pytest.mark.feature("gradgradcheck")
 def test_second_derivatives(sample: Sample, device: Any) -> None:
     """Reverse over reverse and forward over reverse agree with finite differences."""
     tensors = sample.tensors(device, requires_grad=True)
@@ -299,6 +301,7 @@ def test_mlp_saves_one_tensor_per_hidden_layer(name: str, device: Any) -> None:
 
 
 @each_differentiable_sample
+@pytest.mark.feature("saved tensors")
 def test_saved_tensors_hooks(sample: Sample, device: Any) -> None:
     """Gradients survive saved tensors that are packed and unpacked, as checkpointing and offloading do."""
     tensors = sample.tensors(device, requires_grad=True)

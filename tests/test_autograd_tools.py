@@ -1,4 +1,4 @@
-"""What PyTorch's autograd offers around a backward pass, with every op: hooks, anomaly mode, offloading, checkpoints."""
+"""What PyTorch's autograd offers around a backward pass: hooks, anomaly mode, offloading, checkpoints, compilation."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_hooks(sample: Sample, device: Any) -> None:
     result = sample.call(*tensors)[0]
     expected = gradients(36 * (result**2).sum(), tensors, retain_graph=True)
     for tensor in tensors:
-        tensor.register_hook(lambda grad: grad * 2)
+        tensor.register_hook(lambda grad: None if grad is None else grad * 2)
     result.register_hook(lambda grad: grad * 3)
     result.grad_fn.register_hook(lambda inputs, outputs: tuple(None if grad is None else grad * 6 for grad in inputs))
     close(gradients((result**2).sum(), tensors), expected)

@@ -13,6 +13,5 @@ def test_every_op_has_every_derivative(all_tests):
     """No op is missing from the tables that hold for all."""
     for title in ("Derivatives", "torch.func"):
         table = features.tables(all_tests).split(f"### {title}\n")[1].split("\n###")[0]
-        rows = [line for line in table.splitlines() if line.startswith("| `")]
-        assert len(rows) == len(features.OPS)
-        assert not [row for row in rows if "|  |" in row]
+        assert "| all |" in table
+        assert "·" not in table

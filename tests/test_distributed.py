@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from torch import Tensor, multiprocessing, nn
+from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 from fastops.nn import MLP, GatedMLP
+from processes import needs_gloo, run_in_processes
 
-WORLD = 2
 STEPS = 3
 
 MODULES: dict[str, Callable[[], nn.Module]] = {
@@ -33,7 +31,7 @@ PLANS = {
     "GatedMLP": {"gate_proj": ColwiseParallel(), "up_proj": ColwiseParallel(), "down_proj": RowwiseParallel()},
 }
 
-pytestmark = pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="needs gloo")
+pytestmark = needs_gloo
 each_module = pytest.mark.parametrize("kind", MODULES)
 
 
@@ -48,11 +46,12 @@ def batch(begin: int = 0, end: int = 8) -> tuple[Tensor, Tensor]:
     return x[begin:end], y[begin:end]
 
 
-def train(module: nn.Module, x: Tensor, y: Tensor) -> None:
+def train(module: nn.Module, x: Tensor, y: Tensor, parts: int = 1) -> None:
+    """With the part of the batch's mean loss that x and y contribute."""
     optimizer = torch.optim.Adam(module.parameters(), lr=0.05)
     for _ in range(STEPS):
         optimizer.zero_grad()
-        (module(x) - y).square().mean().backward()
+        ((module(x) - y).square().mean() / parts).backward()
         optimizer.step()
 
 
@@ -101,6 +100,50 @@ def tensor_parallel(rank: int, mesh: DeviceMesh, kind: str, folder: str) -> None
     assert_trained_like_one_process(module, kind)
 
 
+def tensor_parallel_in_dtensors(rank: int, mesh: DeviceMesh, kind: str, folder: str) -> None:
+    """What the layers split by columns give to the activation stays a DTensor."""
+    plan = {
+        name: ColwiseParallel(use_local_output=False) if isinstance(style, ColwiseParallel) else style
+        for name, style in PLANS[kind].items()
+    }
+    module = parallelize_module(seeded(kind), mesh, plan)
+    train(module, *batch())
+    assert_trained_like_one_process(module, kind)
+
+
+def sequence_parallel(rank: int, mesh: DeviceMesh, kind: str, folder: str) -> None:
+    """Each process has some of the rows before and after the layers that are split."""
+    columns, rows = ColwiseParallel(input_layouts=Shard(0)), RowwiseParallel(output_layouts=Shard(0))
+    plan = {name: columns if isinstance(style, ColwiseParallel) else rows for name, style in PLANS[kind].items()}
+    if kind == "MLP":
+        plan["4"] = ColwiseParallel(input_layouts=Shard(0), output_layouts=Shard(0))
+    module = parallelize_module(seeded(kind), mesh, plan)
+    train(module, *batch(4 * rank, 4 * rank + 4), parts=2)
+    assert_trained_like_one_process(module, kind)
+
+
+def tensor_parallel_in_one_op(rank: int, mesh: DeviceMesh, kind: str, folder: str) -> None:
+    """With parameters that are DTensors and layers without hooks, the module calls its op."""
+
+    def distribute(name: str, layer: nn.Module, mesh: DeviceMesh) -> None:
+        style = PLANS[kind].get(name)
+        for key, parameter in list(layer.named_parameters(recurse=False)):
+            placement = Shard(0) if isinstance(style, ColwiseParallel) else Replicate()
+            if isinstance(style, RowwiseParallel) and key == "weight":
+                placement = Shard(1)
+            layer.register_parameter(key, nn.Parameter(distribute_tensor(parameter, mesh, [placement])))
+
+    module = distribute_module(
+        seeded(kind),
+        mesh,
+        distribute,
+        lambda module, inputs, mesh: distribute_tensor(inputs[0], mesh, [Replicate()]),
+        lambda module, output, mesh: output.redistribute(placements=[Replicate()]).to_local(),
+    )
+    train(module, *batch())
+    assert_trained_like_one_process(module, kind)
+
+
 def checkpoint(rank: int, mesh: DeviceMesh, kind: str, folder: str) -> None:
     module = fully_shard(seeded(kind), mesh=mesh)
     train(module, *batch(4 * rank, 4 * rank + 4))
@@ -112,17 +155,20 @@ def checkpoint(rank: int, mesh: DeviceMesh, kind: str, folder: str) -> None:
     assert_trained_like_one_process(restored, kind)
 
 
-def start(rank: int, work: Callable[[int, DeviceMesh, str, str], None], kind: str, folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=WORLD)
-    work(rank, init_device_mesh("cpu", (WORLD,)), kind, f"{folder}/checkpoint")
-    dist.destroy_process_group()
-    # Without the interpreter's teardown, during which gloo's threads may still drop Python objects: that aborts.
-    os._exit(0)
-
-
 @each_module
-@pytest.mark.parametrize("work", [data_parallel, sharded, sharded_by_layer, tensor_parallel, checkpoint])
+@pytest.mark.parametrize(
+    "work",
+    [
+        data_parallel,
+        sharded,
+        sharded_by_layer,
+        tensor_parallel,
+        tensor_parallel_in_dtensors,
+        tensor_parallel_in_one_op,
+        sequence_parallel,
+        checkpoint,
+    ],
+)
 def test_two_processes(work: Callable[..., None], kind: str, tmp_path: Path) -> None:
     """The weights are those of one process that sees the whole batch."""
-    multiprocessing.spawn(start, (work, kind, str(tmp_path)), nprocs=WORLD)
+    run_in_processes(work, tmp_path, kind, str(tmp_path / "checkpoint"))

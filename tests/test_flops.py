@@ -38,6 +38,7 @@ def count(module: nn.Module, wanted: str, input_gradient: bool, device: Any) -> 
 @each_pair
 @pytest.mark.parametrize("input_gradient", [False, True])
 @pytest.mark.parametrize("wanted", WANTED)
+@pytest.mark.feature("FLOPs")
 def test_modules(kind: str, wanted: str, input_gradient: bool, device: Any) -> None:
     """Forward and backward, whichever gradients are wanted."""
     ours, reference = (seeded(make, device, torch.float32) for make in PAIRS[kind])

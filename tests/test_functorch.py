@@ -57,6 +57,7 @@ def test_value(sample: Sample, device: Any) -> None:
 
 
 @each_differentiable_sample
+@pytest.mark.feature("grad")
 def test_grad(sample: Sample, device: Any) -> None:
     """The gradient in all arguments."""
     tensors = sample.tensors(device)
@@ -65,6 +66,7 @@ def test_grad(sample: Sample, device: Any) -> None:
 
 
 @each_differentiable_sample
+@pytest.mark.feature("vmap")
 def test_vmap(sample: Sample, device: Any) -> None:
     """A batch of calls at once."""
     stacked = batches(sample.tensors(device))
@@ -72,6 +74,7 @@ def test_vmap(sample: Sample, device: Any) -> None:
 
 
 @each_differentiable_sample
+@pytest.mark.feature("vmap")
 def test_vmap_over_some_arguments(sample: Sample, device: Any) -> None:
     """Each argument alone has the batch dimension, in the last place, and then each argument alone lacks it."""
     tensors = sample.tensors(device)
@@ -87,6 +90,7 @@ def test_vmap_over_some_arguments(sample: Sample, device: Any) -> None:
 
 
 @each_differentiable_sample
+@pytest.mark.feature("vmap")
 def test_nested_vmap(sample: Sample, device: Any) -> None:
     """A batch of batches, in two dimensions of the same tensors."""
     stacked = batches(batches(sample.tensors(device)), 2)
@@ -94,6 +98,7 @@ def test_nested_vmap(sample: Sample, device: Any) -> None:
 
 
 @each_differentiable_sample
+@pytest.mark.feature("vmap of grad")
 def test_vmap_of_grad(sample: Sample, device: Any) -> None:
     """Per-sample gradients."""
     tensors = sample.tensors(device)
@@ -111,6 +116,7 @@ def test_grad_of_vmap(sample: Sample, device: Any) -> None:
 
 
 @each_differentiable_sample
+@pytest.mark.feature("jvp")
 def test_jvp(sample: Sample, device: Any) -> None:
     """A directional derivative, through all arguments and through each alone."""
     tensors = sample.tensors(device)
@@ -121,6 +127,7 @@ def test_jvp(sample: Sample, device: Any) -> None:
 
 
 @each_differentiable_sample
+@pytest.mark.feature("jvp")
 def test_vmap_of_jvp(sample: Sample, device: Any) -> None:
     """Several directions at once."""
     tensors = tuple(sample.tensors(device))
@@ -133,6 +140,7 @@ def test_vmap_of_jvp(sample: Sample, device: Any) -> None:
 
 
 @each_differentiable_sample
+@pytest.mark.feature("grad")
 def test_vjp(sample: Sample, device: Any) -> None:
     """A pulled-back cotangent, twice from the same forward pass."""
     tensors = sample.tensors(device)
@@ -145,6 +153,7 @@ def test_vjp(sample: Sample, device: Any) -> None:
 
 
 @each_differentiable_sample
+@pytest.mark.feature("jacobians")
 def test_jacrev(sample: Sample, device: Any) -> None:
     """Jacobians in reverse mode, and in forward mode the same."""
     tensors = sample.tensors(device)
@@ -154,6 +163,7 @@ def test_jacrev(sample: Sample, device: Any) -> None:
 
 
 @each_differentiable_sample
+@pytest.mark.feature("hessian")
 def test_hessian(sample: Sample, device: Any) -> None:
     """Forward over reverse, forward over forward, and reverse over reverse are PyTorch's Hessian."""
     tensors = sample.tensors(device)
@@ -165,6 +175,7 @@ def test_hessian(sample: Sample, device: Any) -> None:
 
 
 @each_differentiable_sample
+@pytest.mark.feature("jvp")
 def test_reverse_over_forward(sample: Sample, device: Any) -> None:
     """The gradient of a directional derivative."""
     tensors = sample.tensors(device)
@@ -177,6 +188,7 @@ def test_reverse_over_forward(sample: Sample, device: Any) -> None:
 
 
 @each_differentiable_sample
+@pytest.mark.feature("functionalize")
 def test_functionalize(sample: Sample, device: Any) -> None:
     """Functionalization does not change the result."""
     tensors = sample.tensors(device)

@@ -25,6 +25,7 @@ def test_every_op_has_a_sample() -> None:
 
 
 @each_sample
+@pytest.mark.feature("opcheck")
 def test_opcheck(sample: Sample, device: Any) -> None:
     """PyTorch's own checks of a custom op: schema, autograd registration, fake tensors, compiled with gradients."""
     tensors = sample.tensors(device, requires_grad=sample.differentiable)
@@ -43,6 +44,7 @@ def test_opcheck_without_gradient(sample: Sample, device: Any) -> None:
 
 @each_sample
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.feature("meta")
 def test_meta_tensors(sample: Sample, dtype: torch.dtype, device: Any) -> None:
     """On the meta device the results have the shapes, dtypes and strides that they have on a real one."""
     results = []
@@ -61,6 +63,7 @@ def symbolic(mode: FakeTensorMode, tensor: Tensor) -> Tensor:
 
 
 @each_sample
+@pytest.mark.feature("symbolic sizes")
 def test_symbolic_sizes(sample: Sample, device: Any) -> None:
     """With symbolic sizes the op computes symbolic shapes, and the number of rows stays unknown."""
     tensors = sample.tensors(device)

@@ -1,5 +1,5 @@
 from collections.abc import Callable
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from torch import Tensor
 from torch.nn import Module
@@ -20,7 +20,7 @@ def peak_flops(dtype: str, seconds: float) -> float | None: ...
 def copy_bandwidth(bytes: int, nontemporal: bool, seconds: float) -> float: ...
 def mlp_of_linears(
     input: Tensor,
-    modules: dict[str, Module | None],
+    modules: dict[Any, Module | None],
     activation: str,
     output_activation: str,
     params: list[float],

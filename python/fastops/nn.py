@@ -1,6 +1,7 @@
 """The ops as modules: drop-in replacements whose parameters and state dicts are those of the ``torch.nn`` equivalents.
 
-A module for every activation, named as in ``torch.nn`` (``ReLU``, ``GELU``, ``Softshrink``, ...), and the layers below.
+A module for every activation, named as in ``torch.nn`` (``ReLU``, ``GELU``, ``Softshrink``, ...), the layers below, and
+:func:`convert` for existing models.
 """
 
 import itertools
@@ -13,21 +14,11 @@ from torch import Tensor, nn
 
 from . import _C, _activations
 from ._activations import *  # noqa: F403
-from ._eager import is_plain_eager
+from ._convert import convert
+from ._eager import is_plain_eager, is_plain_linear
+from ._resolve import Activation, describe, resolve
 
-__all__ = [*_activations.MODULES, "GatedMLP", "LinearAct", "MLP"]
-
-# An activation as users give it: a name, or a module of torch.nn or of this one, whose parameters it then has.
-Activation = Union[str, nn.Module]
-
-_TABLE = {activation["name"]: activation for activation in _C.activations()}
-# By the class itself, not its name: somebody else's ReLU may do something else.
-_BY_CLASS = {
-    getattr(module, entry["class_name"]): entry
-    for entry in _TABLE.values()
-    for module in (nn, _activations)
-    if hasattr(module, entry["class_name"])
-}
+__all__ = [*_activations.MODULES, "GatedMLP", "LinearAct", "MLP", "convert"]
 
 
 class LinearAct(nn.Linear):
@@ -59,7 +50,7 @@ class LinearAct(nn.Linear):
         dtype: Any = None,
     ) -> None:
         super().__init__(in_features, out_features, bias, device, dtype)
-        self.activation, self.params = _resolve(activation)
+        self.activation, self.params = resolve(activation)
 
     def forward(self, input: Tensor) -> Tensor:
         if not torch.jit.is_scripting():
@@ -68,7 +59,7 @@ class LinearAct(nn.Linear):
         return torch.ops.fastops.linear_act(input, self.weight, self.bias, self.activation, self.params)
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, activation={_describe(self.activation, self.params)}"
+        return f"{super().extra_repr()}, activation={describe(self.activation, self.params)}"
 
 
 class MLP(nn.ModuleDict):
@@ -136,8 +127,8 @@ class MLP(nn.ModuleDict):
         if not 0.0 <= dropout <= 1.0:
             raise ValueError(f"fastops.nn.MLP: dropout must be between 0 and 1, but is {dropout}")
         super().__init__(layers)
-        self.activation, self.params = _resolve(activation)
-        self.output_activation, self.output_params = _resolve(output_activation or "identity")
+        self.activation, self.params = resolve(activation)
+        self.output_activation, self.output_params = resolve(output_activation or "identity")
         self.dropout = dropout
         self.checkpoint = False
 
@@ -173,7 +164,7 @@ class MLP(nn.ModuleDict):
                 )
                 if output is not None:
                     return output
-            layer_by_layer = layer_by_layer or not all(_is_plain_linear(layer) for layer in self.values())
+            layer_by_layer = layer_by_layer or not all(is_plain_linear(layer) for layer in self.values())
             if layer_by_layer and self.checkpoint and not torch.jit.is_tracing():
                 return torch.utils.checkpoint.checkpoint(self._layer_by_layer, input, use_reentrant=False)
         if layer_by_layer:
@@ -209,9 +200,9 @@ class MLP(nn.ModuleDict):
         return input
 
     def extra_repr(self) -> str:
-        text = f"activation={_describe(self.activation, self.params)}"
+        text = f"activation={describe(self.activation, self.params)}"
         if self.output_activation != "identity":
-            text += f", output_activation={_describe(self.output_activation, self.output_params)}"
+            text += f", output_activation={describe(self.output_activation, self.output_params)}"
         text += f", dropout={self.dropout}" if self.dropout else ""
         return text + (", checkpoint=True" if self.checkpoint else "")
 
@@ -258,7 +249,7 @@ class GatedMLP(nn.Module):
         self.gate_proj = nn.Linear(in_features, hidden_features, bias, device, dtype)
         self.up_proj = nn.Linear(in_features, hidden_features, bias, device, dtype)
         self.down_proj = nn.Linear(hidden_features, out_features, bias, device, dtype)
-        self.activation, self.params = _resolve(activation)
+        self.activation, self.params = resolve(activation)
         self.checkpoint = checkpoint
 
     def forward(self, input: Tensor) -> Tensor:
@@ -268,7 +259,7 @@ class GatedMLP(nn.Module):
                 output = _C.gated_mlp_of_linears(input, gate, up, down, self.activation, self.params, self.checkpoint)
                 if output is not None:
                     return output
-            if not all(_is_plain_linear(layer) for layer in (gate, up, down)):
+            if not all(is_plain_linear(layer) for layer in (gate, up, down)):
                 if self.checkpoint and not torch.jit.is_tracing():
                     return torch.utils.checkpoint.checkpoint(self._layer_by_layer, input, use_reentrant=False)
                 return self._layer_by_layer(input)
@@ -291,50 +282,16 @@ class GatedMLP(nn.Module):
         return self.down_proj(gated)
 
     def extra_repr(self) -> str:
-        text = f"activation={_describe(self.activation, self.params)}"
+        text = f"activation={describe(self.activation, self.params)}"
         return text + (", checkpoint=True" if self.checkpoint else "")
-
-
-def _is_plain_linear(layer: nn.Module) -> bool:
-    """Whether calling the layer does nothing but multiply with its weight and add its bias."""
-    return (
-        type(layer).forward is nn.Linear.forward
-        and "forward" not in layer.__dict__
-        and not (layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks)
-    )
 
 
 def _call_layer(layer: nn.Module, input: Tensor, activation: str, params: list[float]) -> Tensor:
     """A layer with its activation: in one op where the layer is a plain one."""
-    if _is_plain_linear(layer):
+    if is_plain_linear(layer):
         return torch.ops.fastops.linear_act(input, layer.weight, layer.bias, activation, params)
     output = layer(input)
     return output if activation == "identity" else getattr(torch.ops.fastops, activation)(output, *params)
-
-
-def _resolve(activation: Activation) -> tuple[str, list[float]]:
-    """The name and the parameters of an activation."""
-    if isinstance(activation, str):
-        if activation not in _TABLE:
-            raise ValueError(f"fastops: unknown activation '{activation}'; it must be one of {', '.join(_TABLE)}")
-        return activation, []
-    entry = _BY_CLASS.get(type(activation))
-    if entry is None:
-        kind = type(activation)
-        known = ", ".join(entry["class_name"] for entry in _TABLE.values())
-        raise ValueError(
-            f"fastops: {kind.__module__}.{kind.__qualname__} is not an activation that fastops has; "
-            f"of torch.nn and fastops.nn it has {known}"
-        )
-    if type(activation) is nn.GELU and activation.approximate == "tanh":
-        entry = _TABLE["gelu_tanh"]
-    return entry["name"], [float(getattr(activation, name)) for name in entry["parameters"]]
-
-
-def _describe(activation: str, params: Sequence[float]) -> str:
-    names = _TABLE[activation]["parameters"]
-    values = ", ".join(f"{name}={value}" for name, value in zip(names, params, strict=False))
-    return f"{activation}({values})" if values else activation
 
 
 def _parse_sequential(
@@ -359,7 +316,7 @@ def _parse_sequential(
         position, activation = modules.take()
         if isinstance(activation, nn.Linear):
             raise fail(position, "expected an activation between two Linear modules")
-        _resolve(activation)
+        resolve(activation)
         dropout = 0.0
         if modules and isinstance(modules.peek(), nn.Dropout):
             dropout = modules.take()[1].p
@@ -372,7 +329,7 @@ def _parse_sequential(
     if not layers:
         raise fail("0", "the Sequential is empty; it needs at least one Linear")
     for position, activation, dropout in between[1:]:
-        if _resolve(activation) != _resolve(between[0][1]) or dropout != between[0][2]:
+        if resolve(activation) != resolve(between[0][1]) or dropout != between[0][2]:
             raise fail(position, "activation and dropout must be the same between all layers")
     activation = between[0][1] if between else nn.Identity()
     return layers, activation, output_activation, between[0][2] if between else 0.0

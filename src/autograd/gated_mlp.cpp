@@ -103,25 +103,11 @@ std::tuple<Tensor, Tensor, Tensor> forward(c10::DispatchKeySet keys, FASTOPS_GAT
 
 #undef FASTOPS_GATED_MLP_TENSORS
 
-std::vector<Tensor> backward(c10::DispatchKeySet keys, FASTOPS_GATED_MLP_BACKWARD_PARAMETERS,
-                             std::array<bool, 7> output_mask) {
-  if (any_tangent(grad_output, input, gate_weight, up_weight, down_weight, gate_bias, up_bias) ||
-      torch::autograd::compute_requires_grad(grad_output, input, gate_weight, up_weight, down_weight, gate_bias,
-                                             up_bias)) {
-    const auto mlp = check_gated_mlp_backward(FASTOPS_GATED_MLP_BACKWARD_ARGUMENTS);
-    return composite_gated_mlp_backward(mlp, grad_output, output_mask);
-  }
-  at::AutoDispatchBelowADInplaceOrView below;
-  return gated_mlp_backward_op().redispatch(below_autograd(keys), grad_output, input, gate_weight, up_weight,
-                                            down_weight, gate_bias, up_bias, gate, up, activation, params, output_mask);
-}
-
 }  // namespace
 
 TORCH_LIBRARY_IMPL(fastops, Autograd, m) {
   m.impl("gated_mlp", TORCH_FN(inference));
   m.impl("gated_mlp_forward", TORCH_FN(forward));
-  m.impl("gated_mlp_backward", TORCH_FN(backward));
 }
 
 }  // namespace fastops

@@ -1,9 +1,7 @@
 // The nodes of mlp and linear_act. Training goes through mlp_forward, which also returns what the backward pass keeps.
-#include "ops/mlp.h"
+#include "autograd/mlp.h"
 
 #include <torch/library.h>
-
-#include "autograd/node.h"
 
 namespace fastops {
 namespace {
@@ -60,29 +58,6 @@ struct MlpNode : OpNode<MlpNode> {
   }
 };
 
-std::vector<Tensor> differentiable_inputs(const MlpArguments& mlp) {
-  std::vector<Tensor> inputs = {mlp.input};
-  for (size_t i = 0; i < mlp.layers(); ++i) {
-    inputs.push_back(mlp.weights[i]);
-    inputs.push_back(mlp.biases[i]);
-  }
-  return inputs;
-}
-
-// Whether the op takes part in differentiation: backward, forward.
-bool needs_grad(const Tensor& input, at::TensorList weights, const OptionalTensors& biases) {
-  if (torch::autograd::compute_requires_grad(input, weights)) return true;
-  if (!torch::autograd::GradMode::is_enabled()) return false;
-  for (size_t i = 0; i < biases.size(); ++i) {
-    const auto bias = biases.get(i);
-    if (bias && bias->defined() && bias->requires_grad()) return true;
-  }
-  return false;
-}
-bool needs_tangent(const Tensor& input, at::TensorList weights, const OptionalTensors& biases) {
-  return any_tangent(input, weights) || torch::autograd::isFwGradDefinedTensorList(biases);
-}
-
 NodePtr<MlpNode> make_mlp_node(const MlpArguments& mlp) {
   const auto node = make_node<MlpNode>();
   node->set_next_edges(torch::autograd::collect_next_edges(differentiable_inputs(mlp)));
@@ -137,22 +112,6 @@ std::tuple<Tensor, std::vector<Tensor>> forward(c10::DispatchKeySet keys, FASTOP
   return result;
 }
 
-std::vector<Tensor> backward(c10::DispatchKeySet keys, const Tensor& grad_output, const Tensor& input,
-                             at::TensorList weights, const OptionalTensors& biases, const std::optional<Tensor>& output,
-                             at::TensorList saved, std::string_view activation, std::string_view output_activation,
-                             c10::ArrayRef<double> params, c10::ArrayRef<double> output_params,
-                             const c10::List<bool>& output_mask) {
-  if (needs_grad(input, weights, biases) || torch::autograd::compute_requires_grad(grad_output) ||
-      needs_tangent(input, weights, biases) || has_tangent(grad_output)) {
-    const auto mlp = check_mlp_backward(grad_output, input, weights, biases, output, saved, activation,
-                                        output_activation, params, output_params, output_mask);
-    return composite_mlp_backward(mlp, grad_output, output_mask);
-  }
-  at::AutoDispatchBelowADInplaceOrView below;
-  return mlp_backward_op().redispatch(below_autograd(keys), grad_output, input, weights, biases, output, saved,
-                                      activation, output_activation, params, output_params, output_mask);
-}
-
 Tensor linear_act(c10::DispatchKeySet keys, const Tensor& input, const Tensor& weight,
                   const std::optional<Tensor>& bias, std::string_view activation, c10::ArrayRef<double> params) {
   const bool tangents = any_tangent(input, weight, bias);
@@ -171,7 +130,6 @@ Tensor linear_act(c10::DispatchKeySet keys, const Tensor& input, const Tensor& w
 TORCH_LIBRARY_IMPL(fastops, Autograd, m) {
   m.impl("mlp", TORCH_FN(inference));
   m.impl("mlp_forward", TORCH_FN(forward));
-  m.impl("mlp_backward", TORCH_FN(backward));
   m.impl("linear_act", TORCH_FN(linear_act));
 }
 

@@ -170,6 +170,10 @@ class OpNode : public torch::autograd::Node {
     args.collect(static_cast<int64_t>(field.id));
     for (const double value : field.values) args.collect(value);
   }
+  static void collect(Arguments& args, const std::vector<bool>& field) {
+    args.collect(static_cast<int64_t>(field.size()));
+    for (const bool value : field) args.collect(value);
+  }
   static void collect(Arguments& args, bool field) { args.collect(field); }
   static void collect(Arguments& args, int64_t field) { args.collect(field); }
 
@@ -196,6 +200,7 @@ class OpNode : public torch::autograd::Node {
     packed.emplace_back(static_cast<int64_t>(field.id));
     for (const double value : field.values) packed.emplace_back(value);
   }
+  void pack(Packed& packed, const std::vector<bool>& field) { packed.emplace_back(field); }
   void pack(Packed& packed, bool field) { packed.emplace_back(field); }
   void pack(Packed& packed, int64_t field) { packed.emplace_back(field); }
 
@@ -212,6 +217,7 @@ class OpNode : public torch::autograd::Node {
     field.id = static_cast<Activation>((next++)->toInt());
     for (double& value : field.values) value = (next++)->toDouble();
   }
+  static void unpack_field(Next& next, std::vector<bool>& field) { field = (next++)->to<std::vector<bool>>(); }
   static void unpack_field(Next& next, bool& field) { field = (next++)->toBool(); }
   static void unpack_field(Next& next, int64_t& field) { field = (next++)->toInt(); }
 

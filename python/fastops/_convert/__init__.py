@@ -1,0 +1,245 @@
+"""Existing models with fused ops: :func:`fastops.nn.convert`."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from .._eager import is_untouched
+from .._resolve import find
+from .formula import Formula, Gate, PackedGate, Step, Unreadable, read
+from .fused import (
+    FusedModule,
+    does_nothing,
+    fuse,
+    is_conv1d,
+    is_linear,
+    layers_of,
+    next_segment,
+    steps_of,
+)
+
+
+class Replaced(NamedTuple):
+    """A module that :func:`convert` gave another ``forward``."""
+
+    name: str
+    module: nn.Module
+    original: type[nn.Module]
+    ops: str
+
+
+class Left(NamedTuple):
+    """A module that has layers to fuse, but that :func:`convert` left as it is."""
+
+    name: str
+    module: nn.Module
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Conversion:
+    """What :func:`convert` did; printed as a table.
+
+    Attributes:
+        model: the model that was given.
+        replaced: for each converted module, its qualified name, the module, its original class, and the ops.
+        left: for each module that was considered and left, its qualified name, the module, and the reason.
+    """
+
+    model: nn.Module
+    replaced: list[Replaced]
+    left: list[Left]
+
+    def revert(self) -> None:
+        """Gives the converted modules their original classes back.
+
+        Raises:
+            RuntimeError: the class of one was changed by somebody else in the meantime. None is reverted then.
+        """
+        converted = [row for row in self.replaced if isinstance(row.module, FusedModule)]
+        for row in converted:
+            if not type(row.module).__dict__.get("_fastops_original"):
+                raise RuntimeError(
+                    f"fastops.nn.convert: cannot revert '{row.name}', whose class was changed to "
+                    f"{type(row.module).__qualname__} after the conversion; undo that first"
+                )
+        for row in converted:
+            row.module.__class__ = row.original
+
+    def __str__(self) -> str:
+        replaced = [(row.name, row.original.__name__, row.ops) for row in self.replaced]
+        left = [(row.name, type(row.module).__name__, row.reason) for row in self.left]
+        return "\n".join([*_table("replaced", replaced), *_table("left", left)])
+
+    __repr__ = __str__
+
+
+def convert(model: nn.Module) -> Conversion:
+    """Makes the blocks of an existing model compute with fused ops, in place.
+
+    The converted modules remain the same objects, with the same parameters, submodules, hooks and state dict; only
+    their class changes, to a subclass with another ``forward``. A block is converted where all that its ``forward``
+    does is calling layers one after another, or the two branches of a gated unit, and ``torch.nn.Linear`` and an
+    activation that fastops has follow each other: ``torch.nn.Sequential``, and what timm, transformers and others have
+    for multi-layer perceptrons and gated feed-forward blocks. Each call looks at the layers as they are then: a layer
+    that has hooks, that was replaced (by an adapter, say), or a dropout that is on, is called as before.
+
+    Args:
+        model: any module. It is converted itself, too, if it is such a block. Convert before ``torch.compile`` and
+            ``torch.jit.script``.
+
+    Returns:
+        A :class:`Conversion`: what was replaced, what was left and why, and ``revert()``. Print it.
+
+    Raises:
+        TypeError: ``model`` is no ``torch.nn.Module``.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"fastops.nn.convert: model must be a torch.nn.Module, but is a {type(model).__qualname__}")
+    conversion = Conversion(model, [], [])
+    for name, module in _walk(model, "", set()):
+        try:
+            ops, formula = _plan(module)
+        except Unreadable as reason:
+            conversion.left.append(Left(name, module, str(reason)))
+            continue
+        if ops:
+            original = type(module)
+            fuse(module, formula)
+            conversion.replaced.append(Replaced(name, module, original, ", ".join(ops)))
+    return conversion
+
+
+def _walk(module: nn.Module, name: str, seen: set[int]) -> Iterator[tuple[str, nn.Module]]:
+    """The modules that can be converted, each once."""
+    if id(module) in seen:
+        return
+    seen.add(id(module))
+    yield name, module
+    if not _is_compiled(module):
+        for child_name, child in module._modules.items():
+            if child is not None:
+                yield from _walk(child, f"{name}.{child_name}" if name else child_name, seen)
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    return (
+        isinstance(module, torch.jit.ScriptModule)
+        or "_orig_mod" in module._modules  # of torch.compile(module)
+        or module._compiled_call_impl is not None  # module.compile()
+    )
+
+
+def _plan(module: nn.Module) -> tuple[list[str], Formula | None]:
+    """The fused ops that a module would be computed with, and its formula; none where there is nothing to consider.
+
+    Raises:
+        Unreadable: it has layers to fuse, but they cannot be fused.
+    """
+    nothing: tuple[list[str], Formula | None] = [], None
+    if _is_compiled(module):
+        raise Unreadable("it is compiled already; convert the model before it is compiled, scripted or traced")
+    if isinstance(module, FusedModule) or not any(map(_looks_linear, module._modules.values())):
+        return nothing
+    try:
+        formula = read(module)
+    except Unreadable:
+        if not any(_is_activation(value) for value in [*module._modules.values(), *module.__dict__.values()]):
+            return nothing
+        raise
+    steps, layers = _effective(module, formula)
+    ops = list(_fused_ops(steps, layers))
+    if not ops and (reason := _why_not(steps, layers)):
+        raise Unreadable(reason)
+    return ops, formula
+
+
+def _effective(module: nn.Module, formula: Formula | None) -> tuple[list[Step], list[Any]]:
+    """The steps, and what they call, without those that do nothing in evaluation."""
+    try:
+        pairs = zip(steps_of(module, formula), layers_of(module, formula), strict=True)
+    except AttributeError as error:
+        raise Unreadable(f"its forward needs what it does not have: {error}") from None
+    kept = [(step, layer) for step, layer in pairs if not does_nothing(layer, training=False)]
+    return [step for step, _ in kept], [layer for _, layer in kept]
+
+
+def _fused_ops(steps: list[Step], layers: list[Any]) -> Iterator[str]:
+    position = 0
+    while position < len(layers):
+        segment = next_segment(layers, position)
+        if segment is not None:
+            names = [name for step in steps[position : segment.end] for name in _names(step)]
+            yield f"{segment.op.__name__}({', '.join(names)})"
+        position = segment.end if segment else position + 1
+
+
+def _names(step: Step) -> Sequence[str]:
+    """The attributes that a step calls, in order."""
+    if isinstance(step, Gate):
+        return [str(part) for part in step]
+    return [str(step.activation)] if isinstance(step, PackedGate) else [str(step)]
+
+
+def _why_not(steps: list[Step], layers: list[Any]) -> str:
+    """What is wrong with the first linear layer that something follows, or with its activation; "" if there is none."""
+    for i, (step, layer) in enumerate(zip(steps, layers, strict=True)):
+        if isinstance(step, (Gate, PackedGate)):
+            return _not_an_activation(str(step.activation), layer.activation)
+        if not _looks_linear(layer):
+            continue
+        if i + 1 < len(layers) and not _looks_linear(layers[i + 1]):
+            if not is_linear(layer):
+                return _not_plain(str(step), layer)
+            return _not_an_activation(str(steps[i + 1]), layers[i + 1])
+    return ""
+
+
+def _not_plain(name: str, layer: nn.Module) -> str:
+    if not is_untouched(layer):
+        return f"{name} has hooks or a forward of its own"
+    if type(layer).forward is not nn.Linear.forward and not is_conv1d(layer):
+        return f"{name} is a {_path(layer)}, not a torch.nn.Linear"
+    weight: Any = layer.weight
+    return f"the weight of {name} is a {type(weight).__name__} of {weight.dtype}"
+
+
+def _not_an_activation(name: str, layer: Any) -> str:
+    if find(layer):
+        return f"{name} has hooks or a forward of its own"
+    what = f"a {_path(layer)}" if isinstance(layer, nn.Module) else "a function"
+    return f"{name}, after a linear layer, is {what}, which is not an activation that fastops has"
+
+
+def _path(module: nn.Module) -> str:
+    return f"{type(module).__module__}.{type(module).__qualname__}"
+
+
+def _looks_linear(layer: Any) -> bool:
+    """Whether it is some kind of linear layer, one that can be fused or not."""
+    return isinstance(layer, nn.Linear) or "Linear" in type(layer).__name__ or is_conv1d(layer)
+
+
+def _is_activation(value: Any) -> bool:
+    found = find(value)
+    return found is not None and found[0] != "identity"
+
+
+def _table(title: str, rows: list[tuple[str, str, str]]) -> list[str]:
+    """The rows aligned; those that differ only in the numbers within their names are one."""
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for name, kind, text in rows:
+        groups.setdefault((re.sub(r"\d+", "*", name), kind, text), []).append(name or "(the model)")
+    shown = [
+        (names[0] if len(names) == 1 else f"{pattern} ({len(names)} times)", kind, text)
+        for (pattern, kind, text), names in groups.items()
+    ]
+    widths = [max((len(row[i]) for row in shown), default=0) for i in range(2)]
+    lines = [f"  {name:{widths[0]}}  {kind:{widths[1]}}  {text}" for name, kind, text in shown]
+    return [f"{title}: {len(rows)}", *lines]

@@ -1,0 +1,98 @@
+"""Which activation of fastops an activation of another library is: modules and functions, with their parameters."""
+
+import functools
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from . import _C, _activations
+
+# An activation as users give it: a name, a module of torch.nn or of fastops.nn, whose parameters it then has, or what
+# timm and transformers have in their place.
+Activation = str | nn.Module | Callable[[Tensor], Tensor]
+
+_TABLE = {activation["name"]: activation for activation in _C.activations()}
+# By the class itself, not its name: somebody else's ReLU may do something else.
+_BY_CLASS = {
+    getattr(module, entry["class_name"]): name
+    for name, entry in _TABLE.items()
+    for module in (nn, _activations)
+    if hasattr(module, entry["class_name"])
+}
+_BY_FUNCTION: dict[Any, str] = {
+    getattr(module, name): name
+    for name in _TABLE
+    for module in (nn.functional, torch, _activations)
+    if hasattr(module, name)
+}
+# Classes of libraries that need not be installed: their module, and the activation of each.
+OTHER_CLASSES = {
+    "timm.layers.activations": {
+        "GELU": "gelu",
+        "GELUTanh": "gelu_tanh",
+        "HardSigmoid": "hardsigmoid",
+        "HardSwish": "hardswish",
+        "Mish": "mish",
+        "QuickGELU": "quick_gelu",
+        "Sigmoid": "sigmoid",
+        "Swish": "silu",
+        "Tanh": "tanh",
+    },
+    "transformers.activations": {
+        "AccurateGELUActivation": "gelu_tanh",
+        "GELUActivation": "gelu",
+        "GELUTanh": "gelu_tanh",
+        "LinearActivation": "identity",
+        "MishActivation": "mish",
+        "NewGELUActivation": "gelu_tanh",
+        "PytorchGELUTanh": "gelu_tanh",
+        "QuickGELUActivation": "quick_gelu",
+        "ReLUSquaredActivation": "relu_squared",
+        "SiLUActivation": "silu",
+    },
+}
+
+
+def find(activation: Any) -> tuple[str, list[float]] | None:
+    """The name and the parameters of an activation module or function; None where fastops has none that is equal."""
+    if isinstance(activation, nn.Module):
+        kind = type(activation)
+        name = _BY_CLASS.get(kind) or OTHER_CLASSES.get(kind.__module__, {}).get(kind.__qualname__)
+        attributes = activation.__dict__
+    else:
+        attributes = {}
+        if isinstance(activation, functools.partial) and not activation.args:
+            activation, attributes = activation.func, activation.keywords
+        name = _BY_FUNCTION.get(activation) if callable(activation) and isinstance(activation, Hashable) else None
+    if name is None:
+        return None
+    if name == "gelu" and attributes.get("approximate") == "tanh":
+        name = "gelu_tanh"
+    parameters = _TABLE[name]["parameters"]
+    return name, [float(attributes.get(key, default)) for key, default in parameters.items()]
+
+
+def resolve(activation: Activation) -> tuple[str, list[float]]:
+    """The name and the parameters of an activation."""
+    if isinstance(activation, str):
+        if activation not in _TABLE:
+            raise ValueError(f"fastops: unknown activation '{activation}'; it must be one of {', '.join(_TABLE)}")
+        return activation, []
+    found = find(activation)
+    if found is None:
+        kind = type(activation)
+        known = ", ".join(entry["class_name"] for entry in _TABLE.values())
+        raise ValueError(
+            f"fastops: {kind.__module__}.{kind.__qualname__} is not an activation that fastops has; "
+            f"of torch.nn and fastops.nn it has {known}"
+        )
+    return found
+
+
+def describe(activation: str, params: Sequence[float]) -> str:
+    """The activation as it is shown to people, with the values of its parameters."""
+    names = _TABLE[activation]["parameters"]
+    values = ", ".join(f"{name}={value}" for name, value in zip(names, params, strict=False))
+    return f"{activation}({values})" if values else activation

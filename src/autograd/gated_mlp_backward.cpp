@@ -1,0 +1,109 @@
+// The node of gated_mlp_backward.
+#include <torch/csrc/autograd/VariableTypeUtils.h>
+#include <torch/library.h>
+
+#include "autograd/node.h"
+#include "autograd/second_derivatives.h"
+#include "ops/bias_act.h"
+#include "ops/gated_mlp.h"
+
+namespace fastops {
+namespace {
+
+struct GatedMlpBackwardNode : OpNode<GatedMlpBackwardNode> {
+  SavedVariable grad_output, input, gate_weight, up_weight, down_weight, gate_bias, up_bias;
+  ActivationSpec spec;
+  std::vector<bool> mask;  // of the results
+
+  auto fields() {
+    return std::tie(grad_output, input, gate_weight, up_weight, down_weight, gate_bias, up_bias, spec, mask);
+  }
+  std::string name() const override { return "FastopsGatedMlpBackwardBackward"; }
+
+  // The inputs are grad_output and those of gated_mlp but down_bias. In the names below g and u are the gate and the up
+  // projection, d before a name is the derivative in the direction, by_ before it the gradient in it.
+  variable_list apply(variable_list&& cotangents) override {
+    const std::vector<Tensor> direction = at_places(cotangents, mask);
+    const Tensor &dx = direction[0], &d_gate = direction[1], &d_up = direction[2], &d_down = direction[3];
+    const Tensor x = input.unpack();
+    const Tensor gate = gate_weight.unpack();
+    const Tensor up = up_weight.unpack();
+    const Tensor down = down_weight.unpack();
+    const Tensor by_y = grad_output.unpack();
+    variable_list grads(7);
+
+    const Tensor g = at::linear(x, gate, as_optional(gate_bias.unpack()));
+    const Tensor u = at::linear(x, up, as_optional(up_bias.unpack()));
+    const auto moved = [&](const Tensor& weight, const Tensor& d_weight, const Tensor& d_bias) {
+      const Tensor by_weight = add(times(dx, weight), times(x, d_weight));
+      if (!d_bias.defined()) return by_weight;
+      return by_weight.defined() ? by_weight + d_bias : d_bias.expand_as(g);
+    };
+    const Tensor dg = moved(gate, d_gate, direction[4]);
+    const Tensor du = moved(up, d_up, direction[5]);
+    const Tensor f = spec.id == Activation::identity ? g : bias_act(g, std::nullopt, spec);
+    const Tensor df = through(spec, dg, g);
+    const Tensor d_product = add(multiply(df, u), multiply(f, du));
+    if (wants(0)) {
+      grads[0] = add(times(d_product, down), times(f * u, d_down));
+      if (direction[6].defined())
+        grads[0] = grads[0].defined() ? grads[0] + direction[6] : direction[6].expand_as(by_y);
+    }
+    if (wants(4)) grads[4] = weight_gradient(by_y, d_product);
+
+    const Tensor by_d_product = input_gradient(by_y, down);
+    const Tensor by_product = input_gradient(by_y, d_down);
+    const Tensor by_df = by_d_product * u;
+    const Tensor by_dg = through(spec, by_df, g);
+    const Tensor by_du = by_d_product * f;
+    const Tensor by_f = add(multiply(by_product, u), multiply(by_d_product, du));
+    const Tensor by_g = add(through(spec, by_f, g), through(spec, multiply(by_df, dg), g, 2));
+    const Tensor by_u = add(multiply(by_product, f), multiply(by_d_product, df));
+    if (wants(1)) {
+      grads[1] = add(add(input_gradient(by_g, gate), input_gradient(by_u, up)),
+                     add(input_gradient(by_dg, d_gate), input_gradient(by_du, d_up)));
+    }
+    if (wants(2)) grads[2] = add(weight_gradient(by_g, x), weight_gradient(by_dg, dx));
+    if (wants(3)) grads[3] = add(weight_gradient(by_u, x), weight_gradient(by_du, dx));
+    if (wants(5)) grads[5] = bias_gradient(by_g);
+    if (wants(6)) grads[6] = bias_gradient(by_u);
+    return grads;
+  }
+};
+
+std::vector<Tensor> backward(c10::DispatchKeySet keys, FASTOPS_GATED_MLP_BACKWARD_PARAMETERS,
+                             std::array<bool, 7> output_mask) {
+  const auto check = [&] { return check_gated_mlp_backward(FASTOPS_GATED_MLP_BACKWARD_ARGUMENTS); };
+  if (any_tangent(grad_output, input, gate_weight, up_weight, down_weight, gate_bias, up_bias)) {
+    return composite_gated_mlp_backward(check(), grad_output, output_mask);
+  }
+  NodePtr<GatedMlpBackwardNode> node;
+  if (torch::autograd::compute_requires_grad(grad_output, input, gate_weight, up_weight, down_weight, gate_bias,
+                                             up_bias)) {
+    node = make_node<GatedMlpBackwardNode>();
+    node->set_next_edges(torch::autograd::collect_next_edges(grad_output, input, gate_weight, up_weight, down_weight,
+                                                             gate_bias, up_bias));
+    node->spec = check().activation;
+    node->grad_output = save(grad_output);
+    node->input = save(input);
+    node->gate_weight = save(gate_weight);
+    node->up_weight = save(up_weight);
+    node->down_weight = save(down_weight);
+    node->gate_bias = save(gate_bias);
+    node->up_bias = save(up_bias);
+    node->mask.assign(output_mask.begin(), output_mask.end());
+  }
+  std::vector<Tensor> grads;
+  {
+    at::AutoDispatchBelowADInplaceOrView below;
+    grads = gated_mlp_backward_op().redispatch(below_autograd(keys), FASTOPS_GATED_MLP_BACKWARD_ARGUMENTS, output_mask);
+  }
+  if (node) torch::autograd::set_history(grads, node);
+  return grads;
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(fastops, Autograd, m) { m.impl("gated_mlp_backward", TORCH_FN(backward)); }
+
+}  // namespace fastops

@@ -1,0 +1,103 @@
+// The node of mlp_backward.
+#include <torch/csrc/autograd/VariableTypeUtils.h>
+#include <torch/library.h>
+
+#include "autograd/mlp.h"
+#include "autograd/second_derivatives.h"
+
+namespace fastops {
+namespace {
+
+struct MlpBackwardNode : OpNode<MlpBackwardNode> {
+  SavedVariable grad_output, input;
+  std::vector<SavedVariable> weights, biases;
+  ActivationSpec activation, output_activation;
+  std::vector<bool> mask;  // of the results
+
+  auto fields() { return std::tie(grad_output, input, weights, biases, activation, output_activation, mask); }
+  std::string name() const override { return "FastopsMlpBackwardBackward"; }
+
+  // The inputs are grad_output, input, weights[0], biases[0], weights[1], ...
+  variable_list apply(variable_list&& cotangents) override {
+    const std::vector<Tensor> w = unpack(weights);
+    const std::vector<Tensor> b = unpack(biases);
+    const MlpArguments mlp{input.unpack(), w, b, activation, output_activation};
+    const std::vector<Tensor> direction = at_places(cotangents, mask);
+    const Tensor g = grad_output.unpack();
+    variable_list grads(2 + 2 * w.size());
+
+    // Each layer's input, its sums, and their derivatives in the direction.
+    std::vector<Tensor> x(w.size()), dx(w.size()), z(w.size()), dz(w.size());
+    Tensor h = mlp.input;
+    Tensor dh = direction[0];
+    for (size_t i = 0; i < w.size(); ++i) {
+      x[i] = h;
+      dx[i] = dh;
+      z[i] = at::linear(h, w[i], b[i]);
+      dz[i] = add(times(dh, w[i]), times(h, direction[1 + 2 * i]));
+      if (const Tensor& d = direction[2 + 2 * i]; d.defined()) dz[i] = dz[i].defined() ? dz[i] + d : d.expand_as(z[i]);
+      const ActivationSpec& f = mlp.activation_of(i);
+      dh = through(f, dz[i], z[i]);
+      if (i + 1 < w.size()) h = f.id == Activation::identity ? z[i] : bias_act(z[i], std::nullopt, f);
+    }
+    if (wants(0)) grads[0] = dh;
+
+    // The gradients of <g, dh> in h and dh, and through the activation in z and dz.
+    Tensor by_h;
+    Tensor by_dh = g;
+    for (size_t i = w.size(); i-- > 0;) {
+      const ActivationSpec& f = mlp.activation_of(i);
+      const Tensor by_dz = through(f, by_dh, z[i]);
+      const Tensor by_z = add(through(f, by_h, z[i]), through(f, multiply(by_dh, dz[i]), z[i], 2));
+      if (wants(2 + 2 * i)) grads[2 + 2 * i] = add(weight_gradient(by_z, x[i]), weight_gradient(by_dz, dx[i]));
+      if (wants(3 + 2 * i)) grads[3 + 2 * i] = bias_gradient(by_z);
+      by_h = add(input_gradient(by_z, w[i]), input_gradient(by_dz, direction[1 + 2 * i]));
+      if (i > 0) by_dh = input_gradient(by_dz, w[i]);
+    }
+    if (wants(1)) grads[1] = by_h;
+    return grads;
+  }
+};
+
+std::vector<Tensor> backward(c10::DispatchKeySet keys, const Tensor& grad_output, const Tensor& input,
+                             at::TensorList weights, const OptionalTensors& biases, const std::optional<Tensor>& output,
+                             at::TensorList saved, std::string_view activation, std::string_view output_activation,
+                             c10::ArrayRef<double> params, c10::ArrayRef<double> output_params,
+                             const c10::List<bool>& output_mask) {
+  const auto check = [&] {
+    return check_mlp_backward(grad_output, input, weights, biases, output, saved, activation, output_activation, params,
+                              output_params, output_mask);
+  };
+  if (needs_tangent(input, weights, biases) || has_tangent(grad_output)) {
+    return composite_mlp_backward(check(), grad_output, output_mask);
+  }
+  NodePtr<MlpBackwardNode> node;
+  if (needs_grad(input, weights, biases) || torch::autograd::compute_requires_grad(grad_output)) {
+    const auto mlp = check();
+    node = make_node<MlpBackwardNode>();
+    std::vector<Tensor> inputs = differentiable_inputs(mlp);
+    inputs.insert(inputs.begin(), grad_output);
+    node->set_next_edges(torch::autograd::collect_next_edges(inputs));
+    node->grad_output = save(grad_output);
+    node->input = save(input);
+    node->weights = save(weights);
+    node->biases = save(at::TensorList(mlp.biases));
+    node->activation = mlp.activation;
+    node->output_activation = mlp.output_activation;
+    node->mask = output_mask.vec();
+  }
+  std::vector<Tensor> grads;
+  {
+    at::AutoDispatchBelowADInplaceOrView below;
+    grads = mlp_backward_op().redispatch(below_autograd(keys), grad_output, input, weights, biases, output, saved,
+                                         activation, output_activation, params, output_params, output_mask);
+  }
+  if (node) torch::autograd::set_history(grads, node);
+  return grads;
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(fastops, Autograd, m) { m.impl("mlp_backward", TORCH_FN(backward)); }
+
+}  // namespace fastops

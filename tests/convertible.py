@@ -1,0 +1,110 @@
+"""Modules for the tests of fastops.nn.convert, and what they all look at."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import fastops
+from modules import batch, seeded
+from samples import close
+
+
+class Ops(TorchDispatchMode):
+    """The ops of fastops that are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if op.namespace == "fastops":
+            self.names.append(op.__name__.partition(".")[0])
+        return op(*args, **(kwargs or {}))
+
+
+def ops_of(module: nn.Module, x: Tensor) -> list[str]:
+    """The ops of fastops that a call of the module is computed with."""
+    with torch.no_grad(), Ops() as ops:
+        module(x)
+    return ops.names
+
+
+def assert_same(module: nn.Module, reference: nn.Module, device: Any) -> None:
+    """The same value and gradients, of the input and the parameters, and the same dropouts."""
+    results = []
+    for each in (module, reference):
+        torch.manual_seed(1)
+        x = batch(device).requires_grad_()
+        value = each(x)
+        parameters = [parameter for parameter in each.parameters() if parameter.requires_grad]
+        results.append([value, *torch.autograd.grad((value**2).sum(), [x, *parameters])])
+    close(*results)
+
+
+def converted(make: Callable[[], nn.Module], device: Any) -> tuple[nn.Module, nn.Module, Any]:
+    """The module converted, a copy of what it was, and the report."""
+    module = seeded(make, device)
+    reference = copy.deepcopy(module)
+    return module, reference, fastops.nn.convert(module)
+
+
+def mixed() -> nn.Sequential:
+    """A longer Sequential, with runs that can be fused and layers that cannot."""
+    return nn.Sequential(
+        *(nn.Flatten(), nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 5)),
+        *(nn.BatchNorm1d(5), nn.Linear(5, 6), nn.Softshrink(0.2), nn.Linear(6, 6)),
+    )
+
+
+def two_layers() -> nn.Sequential:
+    """The plainest MLP."""
+    return nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 6))
+
+
+class Block(nn.Module):
+    """Layers for the forms of ``forward`` below."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.gate, self.down = nn.Linear(6, 8), nn.Linear(6, 8), nn.Linear(8, 6)
+        self.both, self.act, self.norm, self.drop = nn.Linear(6, 16), nn.SiLU(), nn.LayerNorm(8), nn.Dropout(0.4)
+        self.function, self.p, self.gate_last = F.silu, 0.4, True
+
+
+class Chain(Block):
+    def forward(self, x: Tensor) -> Tensor:
+        """With a docstring, and names for what is between."""
+        hidden = self.act(self.up(x))
+        hidden = self.drop(hidden)
+        return self.down(hidden)
+
+
+class Gated(Block):
+    def forward(self, x):
+        up = self.up(x)
+        return self.down(up * self.act(self.gate(x)))
+
+
+class Packed(Block):
+    def forward(self, x):
+        a, b = self.both(x).chunk(2, dim=-1)
+        return self.down(a * self.act(b) if self.gate_last else self.act(a) * b)
+
+
+class CustomActivation(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sin()
+
+
+class AdapterLinear(nn.Linear):
+    """A Linear with a forward of its own, as adapters and quantization have."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + x.sum(-1, keepdim=True)

@@ -1,0 +1,116 @@
+"""torch.compile beyond single ops: Inductor's modes and fusions, gradients off, recompilation, checkpointing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._inductor import metrics
+
+import fastops
+from samples import Sample, as_tuple, close, each_op
+from test_opcheck import batch, forward_and_backward, module
+
+ops = torch.ops.fastops
+
+
+@pytest.fixture(autouse=True)
+def forget_compiled() -> None:
+    """Each test compiles anew."""
+    torch._dynamo.reset()
+
+
+@each_op
+@pytest.mark.feature("compile")
+def test_every_op(sample: Sample, device: Any) -> None:
+    """Every op compiles without graph breaks, with gradients and without."""
+    compiled = torch.compile(sample.call, fullgraph=True, backend="aot_eager")
+    tensors = sample.tensors(device)
+    with torch.no_grad():
+        close(as_tuple(compiled(*tensors)), sample.reference(*tensors))
+    if not sample.differentiable:
+        return
+    results = []
+    for function in (compiled, sample.call):
+        inputs = [tensor.clone().requires_grad_() for tensor in tensors]
+        loss = sum((result**2).sum() for result in function(*inputs))
+        results.append(torch.autograd.grad(loss, inputs, materialize_grads=True))
+    close(*results)
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead", "max-autotune"])
+@pytest.mark.filterwarnings("ignore")
+def test_inductor(mode: str, device: Any) -> None:
+    """Compiled by Inductor, whatever the mode, a network has the eager values and gradients."""
+    eager = module("MLP", device)
+    compiled = torch.compile(eager, fullgraph=True, mode=mode)
+    x = batch(5, device)
+    parameters = list(eager.parameters())
+    close(forward_and_backward(compiled, parameters, x), forward_and_backward(eager, parameters, x))
+    with torch.no_grad():
+        close(compiled(x), eager(x))
+
+
+def test_inductor_fuses_around_ops(device: Any) -> None:
+    """What stands before and after an op becomes one kernel each, as around PyTorch's own matrix products."""
+    mlp = module("MLP", device)
+
+    def function(x: Tensor) -> Tensor:
+        return mlp((x.sin() + 1).cos() * 2).exp().sub(1).abs()
+
+    metrics.reset()
+    x = batch(5, device).detach()
+    with torch.no_grad(), torch._inductor.utils.fresh_cache():
+        close(torch.compile(function, fullgraph=True)(x), function(x))
+    assert metrics.generated_kernel_count == 2
+
+
+def test_out_of_inputs_with_odd_strides(device: Any) -> None:
+    """Compiled code relies on the strides that the Meta kernels promise: they are the real ones."""
+    mlp = module("MLP", device)
+
+    def function(x: Tensor) -> Tensor:
+        return mlp(ops.gelu(x.mT).mT.flip(0)).mT.contiguous() + 1
+
+    x = torch.linspace(-2, 2, 36, dtype=torch.float64, device=device).view(6, 6)[::2]
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    close(compiled(x), function(x))
+    assert compiled(x).stride() == function(x).stride()
+
+
+@pytest.mark.parametrize("kind", ["MLP", "GatedMLP"])
+def test_checkpoint(kind: str, device: Any) -> None:
+    """checkpoint=True gives the same gradients when compiled."""
+    eager = module(kind, device)
+    eager.checkpoint = True
+    compiled = torch.compile(eager, fullgraph=True, backend="aot_eager")
+    x, parameters = batch(5, device), list(eager.parameters())
+    close(forward_and_backward(compiled, parameters, x), forward_and_backward(eager, parameters, x))
+
+
+def test_torch_checkpoint(device: Any) -> None:
+    """So does torch.utils.checkpoint inside a compiled function."""
+    mlp = module("MLP", device)
+
+    def function(x: Tensor) -> Tensor:
+        return torch.utils.checkpoint.checkpoint(mlp, x, use_reentrant=False)
+
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    x, parameters = batch(5, device), list(mlp.parameters())
+    close(forward_and_backward(compiled, parameters, x), forward_and_backward(mlp, parameters, x))
+
+
+def test_autocast_inside(device: Any) -> None:
+    """Autocast regions are compiled as they run eagerly."""
+    mlp = fastops.nn.MLP(6, [8, 5], 4, device=device)
+
+    def function(x: Tensor) -> Tensor:
+        with torch.autocast(device.type, torch.bfloat16):
+            return mlp(x)
+
+    x = batch(5, device).float()
+    result = torch.compile(function, fullgraph=True, backend="aot_eager")(x)
+    assert result.dtype == torch.bfloat16
+    torch.testing.assert_close(result, function(x))
