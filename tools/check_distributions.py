@@ -18,7 +18,10 @@ from torch_requirement import OLDEST, TorchRequirement
 
 ROOT = Path(__file__).resolve().parent.parent
 IN_SDIST = ["CMakeLists.txt", "LICENSE", "README.md", "cmake", "pyproject.toml", "python", "src", "tests", "tools"]
-IN_WHEEL = ["_C.pyi", "__init__.py", "_activations.py", "_build.py", "functional.py", "libfastops.so", "py.typed"]
+IN_WHEEL = [
+    "_C.pyi", "__init__.py", "_activations.py", "_build.py", "functional.py", "libfastops.so", "py.typed",
+    "include/fastops/fastops.h", "share/cmake/fastops/fastopsConfig.cmake",
+]  # fmt: skip
 RPATH = "$ORIGIN:$ORIGIN/../torch/lib"
 
 
