@@ -64,7 +64,7 @@ def check_wheel(file: Path) -> str:
         raise ValueError("is not repaired")
     with zipfile.ZipFile(file) as archive, tempfile.TemporaryDirectory() as directory:
         names = [PurePosixPath(name) for name in archive.namelist()]
-        check_presence(IN_WHEEL, (name.name for name in names if name.parts[0] == "fastops"))
+        check_presence(IN_WHEEL, (str(name.relative_to("fastops")) for name in names if name.parts[0] == "fastops"))
         for library in (name for name in names if ".so" in name.name):
             if library.parent.name != "fastops":
                 raise ValueError(f"has the foreign library {library}")
