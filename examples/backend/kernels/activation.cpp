@@ -1,0 +1,59 @@
+// The plain activations, their in-place and out= forms, and their derivatives.
+#include <torch/library.h>
+
+#include "launch.h"
+
+namespace hostmem {
+namespace {
+
+using fastops::PlainOp;
+
+// y = f(x) for a dense y; x may be y.
+void run(const ActivationSpec& spec, const Tensor& x, const Tensor& y) {
+  const Tensor source = in_layout_of(y, x);
+  kernels_for(spec, x).forward(const_data(source), data(y), y.numel(), spec.params(), /*stream=*/false);
+}
+
+struct Layer {
+  static Tensor functional(const PlainOp&, const ActivationSpec& spec, const Tensor& self) {
+    fastops::check_tensor(info(spec.id).name, "self", self);
+    Tensor result = at::empty_like(self);
+    run(spec, self, result);
+    return result;
+  }
+  static Tensor& out(const PlainOp& op, const ActivationSpec& spec, const Tensor& self, Tensor& out) {
+    fastops::check_tensor(info(spec.id).name, "self", self);
+    fastops::prepare_out(info(spec.id).name, out, self);
+    if (out.is_non_overlapping_and_dense()) {
+      run(spec, self, out);
+    } else {
+      out.copy_(functional(op, spec, self));
+    }
+    return out;
+  }
+  static Tensor& in_place(const PlainOp& op, const ActivationSpec& spec, Tensor& self) {
+    fastops::check_in_place(info(spec.id).name, self);
+    return out(op, spec, self, self);
+  }
+};
+
+Tensor backward(const Tensor& grad_output, const Tensor& saved, std::string_view activation,
+                c10::ArrayRef<double> params, bool from_output, int64_t order) {
+  const auto spec = fastops::check_activation_backward(grad_output, saved, activation, params, from_output, order);
+  const auto& table = kernels_for(spec, saved);
+  const auto kernel = (from_output ? table.backward_from_output : table.backward)[order - 1];
+  Tensor result = at::empty_like(saved);
+  const Tensor grad = in_layout_of(result, grad_output);
+  const Tensor point = in_layout_of(result, saved);
+  kernel(const_data(grad), const_data(point), data(result), result.numel(), spec.params(), /*stream=*/false);
+  return result;
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(fastops, PrivateUse1, m) {
+  fastops::impl_activations<Layer>(m);
+  m.impl("activation_backward", TORCH_FN(backward));
+}
+
+}  // namespace hostmem
