@@ -1,7 +1,7 @@
 // The plain activations, their in-place and out= forms, and their derivatives.
-#include <torch/library.h>
+#include "activation.h"
 
-#include "launch.h"
+#include <torch/library.h>
 
 namespace hostmem {
 namespace {
@@ -14,26 +14,39 @@ void run(const ActivationSpec& spec, const Tensor& x, const Tensor& y) {
   kernels_for(spec, x).forward(const_data(source), data(y), y.numel(), spec.params(), /*stream=*/false);
 }
 
+}  // namespace
+
+Tensor plain_activation(const ActivationSpec& spec, const Tensor& self) {
+  Tensor result = at::empty_like(self);
+  run(spec, self, result);
+  return result;
+}
+
+void plain_activation_out(const ActivationSpec& spec, const Tensor& self, const Tensor& out) {
+  if (out.is_non_overlapping_and_dense()) {
+    run(spec, self, out);
+  } else {
+    out.copy_(plain_activation(spec, self));
+  }
+}
+
+namespace {
+
 struct Layer {
   static Tensor functional(const PlainOp&, const ActivationSpec& spec, const Tensor& self) {
     fastops::check_tensor(info(spec.id).name, "self", self);
-    Tensor result = at::empty_like(self);
-    run(spec, self, result);
-    return result;
+    return plain_activation(spec, self);
   }
-  static Tensor& out(const PlainOp& op, const ActivationSpec& spec, const Tensor& self, Tensor& out) {
+  static Tensor& out(const PlainOp&, const ActivationSpec& spec, const Tensor& self, Tensor& out) {
     fastops::check_tensor(info(spec.id).name, "self", self);
     fastops::prepare_out(info(spec.id).name, out, self);
-    if (out.is_non_overlapping_and_dense()) {
-      run(spec, self, out);
-    } else {
-      out.copy_(functional(op, spec, self));
-    }
+    plain_activation_out(spec, self, out);
     return out;
   }
-  static Tensor& in_place(const PlainOp& op, const ActivationSpec& spec, Tensor& self) {
+  static Tensor& in_place(const PlainOp&, const ActivationSpec& spec, Tensor& self) {
     fastops::check_in_place(info(spec.id).name, self);
-    return out(op, spec, self, self);
+    plain_activation_out(spec, self, self);
+    return self;
   }
 };
 

@@ -1,29 +1,25 @@
 // bias_act and its backward.
 #include <torch/library.h>
 
-#include "launch.h"
+#include "activation.h"
 
 namespace hostmem {
 namespace {
 
 // y = f(x + bias), y contiguous.
-void run(const ActivationSpec& spec, const Tensor& self, const std::optional<Tensor>& bias, const Tensor& y) {
+void run(const ActivationSpec& spec, const Tensor& self, const Tensor& bias, const Tensor& y) {
   const Tensor x = self.contiguous();
-  const Tensor added = fastops::value_or_undefined(bias);
-  if (!added.defined()) {
-    kernels_for(spec, x).forward(const_data(x), data(y), y.numel(), spec.params(), /*stream=*/false);
-  } else {
-    const Tensor row = added.contiguous();
-    kernels_for(spec, x).bias_forward(const_row_data(x, columns(x)), const_data(row), row_data(y, columns(x)), rows(x),
-                                      columns(x), spec.params());
-  }
+  const Tensor row = bias.contiguous();
+  const int64_t n = columns(x);
+  kernels_for(spec, x).bias_forward(const_row_data(x, n), const_data(row), row_data(y, n), rows(x), n, spec.params());
 }
 
 Tensor forward(const Tensor& self, const std::optional<Tensor>& bias, std::string_view activation,
                c10::ArrayRef<double> params) {
   const auto spec = fastops::check_bias_act(self, bias, activation, params);
+  if (!bias || !bias->defined()) return plain_activation(spec, self);
   Tensor result = at::empty(self.sizes(), self.options());
-  run(spec, self, bias, result);
+  run(spec, self, *bias, result);
   return result;
 }
 
@@ -32,8 +28,10 @@ Tensor& forward_out(const Tensor& self, const std::optional<Tensor>& bias, std::
   const auto spec = fastops::check_bias_act(self, bias, activation, params);
   fastops::check_separate("bias_act", "bias", bias, out);
   fastops::prepare_out("bias_act", out, self);
-  if (out.is_contiguous()) {
-    run(spec, self, bias, out);
+  if (!bias || !bias->defined()) {
+    plain_activation_out(spec, self, out);
+  } else if (out.is_contiguous()) {
+    run(spec, self, *bias, out);
   } else {
     out.copy_(forward(self, bias, activation, params));
   }

@@ -44,6 +44,15 @@ def test_complex() -> None:
     same(torch.view_as_complex(torch.view_as_real(x).to(DEVICE)), x)
 
 
+def test_sparse() -> None:
+    """Sparse tensors are made on the device, and go to it and back."""
+    x = torch.eye(3).to_sparse()
+    for y in (x.to(DEVICE), torch.sparse_coo_tensor(x.indices().to(DEVICE), x.values().to(DEVICE), (3, 3))):
+        assert y.is_sparse and y.device.type == DEVICE and y._nnz() == 3
+        same(y._values(), torch.ones(3))
+        assert torch.equal(y.cpu().to_dense(), torch.eye(3))
+
+
 def test_views_share_memory() -> None:
     """Writing into a view writes into the tensor."""
     x = torch.zeros(4, 6, device=DEVICE)
