@@ -325,9 +325,8 @@ def mlp_samples() -> Iterator[Sample]:
             return (x, *split_layers(parameters, biased), *names)
 
         yield Sample("mlp", f"{hidden}-{last}", shapes, arguments, expected)
-        yield Sample(
-            "mlp", f"{hidden}-{last}-checkpoint", shapes, arguments, expected, lambda *tensors: {"checkpoint": True}
-        )
+        checkpointed = lambda *tensors, arguments=arguments: (*arguments(*tensors), [], [], True)  # noqa: E731
+        yield Sample("mlp", f"{hidden}-{last}-checkpoint", shapes, checkpointed, expected)
         yield Sample("mlp_forward", f"{hidden}-{last}", shapes, arguments, expected, outputs=lambda result: result[0])
 
         keeps_output = last in GRADIENT_FROM_OUTPUT and last != "identity"
@@ -363,9 +362,8 @@ def gated_mlp_samples() -> Iterator[Sample]:
             return (*tensors, *[None] * (7 - len(tensors)), name)
 
         yield Sample("gated_mlp", name, shapes, arguments, expected)
-        yield Sample(
-            "gated_mlp", f"{name}-checkpoint", shapes, arguments, expected, lambda *tensors: {"checkpoint": True}
-        )
+        checkpointed = lambda *tensors, arguments=arguments: (*arguments(*tensors), [], True)  # noqa: E731
+        yield Sample("gated_mlp", f"{name}-checkpoint", shapes, checkpointed, expected)
         yield Sample("gated_mlp_forward", name, shapes, arguments, expected, outputs=lambda result: result[0])
         for label, mask in (
             ("all", [True] * 4 + [has_bias] * 3),

@@ -89,6 +89,8 @@ def check_gated_act(device):
 # One test, so that parallel runs do not hold several such tensors at once.
 def test_more_than_2_31_elements(device):
     """Forward and backward reach every element: both ends and those around 2**31 are looked at, the rest counted."""
+    if device.type == "mps":
+        pytest.skip("the Macs of CI have no buffers of that size")
     available = available_memory(device)
     if available < 16 * 2**30:
         pytest.skip(f"needs 16 GB of free memory, {available / 2**30:.1f} GB are known to be")

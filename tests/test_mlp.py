@@ -313,8 +313,8 @@ def test_functions_are_the_ops(device, dtype):
     linears = {str(i): torch.nn.Linear(*w.T.shape, bias=False, dtype=dtype) for i, w in enumerate(weights)}
     for linear, weight in zip(linears.values(), weights, strict=True):
         linear.weight = torch.nn.Parameter(weight)
-    direct = fastops._C.mlp_of_linears(x, linears, "gelu", "tanh", [], [])
+    direct = fastops._C.mlp_of_linears(x, linears, "gelu", "tanh", [], [], False)
     assert_same_bits(direct, ops.mlp(x, weights, [None, None], "gelu", "tanh"))
     up, down = linears.values()
-    direct = fastops._C.gated_mlp_of_linears(x, up, up, down, "silu", [])
+    direct = fastops._C.gated_mlp_of_linears(x, up, up, down, "silu", [], False)
     assert_same_bits(direct, gated)

@@ -33,7 +33,6 @@ def test_pickle_and_deepcopy(kind: str, device: Any) -> None:
 @each_module
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.feature("TorchScript")
 def test_script(kind: str, training: bool, device: Any, tmp_path: Any) -> None:
     """A scripted module has the module's values and gradients, and still does once saved and loaded."""
     module = seeded(MODULES[kind], device).train(training)

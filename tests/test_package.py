@@ -33,7 +33,15 @@ def test_everything_is_listed() -> None:
     """A function and a module for every activation, and the fused ones."""
     assert set(fastops.functional.__all__) == set(ACTIVATIONS) | FUSED
     assert set(fastops.nn.__all__) == {entry["class_name"] for entry in ACTIVATIONS.values()} | LAYERS | {"convert"}
-    assert set(fastops.__all__) == {"__version__", "backends", "functional", "info", "nn"}
+    assert set(fastops.__all__) == {
+        "__version__",
+        "backends",
+        "decompositions",
+        "functional",
+        "info",
+        "library_path",
+        "nn",
+    }
 
 
 @pytest.mark.parametrize("name", fastops.functional.__all__)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import torch
 
 from . import _build
@@ -18,4 +21,19 @@ if _minor(torch.__version__) != _minor(_build.torch_version):
         "`pip install --no-build-isolation --no-binary fastops fastops`."
     )
 
-from . import _C  # noqa: E402, F401  (registers the ops)
+from . import _C  # noqa: E402  (registers the ops)
+
+
+def op_names() -> list[str]:
+    """The ops as registered: "fastops::" with the name and, after a dot, the overload."""
+    return [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("fastops::")]
+
+
+def library_path() -> str:
+    """Path of ``libfastops``, the library of the ops without Python.
+
+    A C++ program that has loaded it (``dlopen``) runs saved models with ops of fastops; so does
+    ``torch.ops.load_library`` in a Python process that does without the package.
+    """
+    suffix = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
+    return str(Path(_C.__file__).with_name(f"libfastops{suffix}"))

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 
 from . import _C, _build, backends
+from ._library import op_names
 
 # torch's device types with the dispatch key that their kernels are registered under.
 _DEVICES = {"cpu": "CPU", "cuda": "CUDA", "mps": "MPS", "xpu": "XPU"}
@@ -48,11 +49,7 @@ def info() -> Info:
     """The versions, the CPU capability in use and the native ops of this installation."""
     keys = _DEVICES | {torch._C._get_privateuse1_backend_name(): "PrivateUse1"}
     devices = ["cpu"] + [name for name in keys if name != "cpu" and _available(name)]
-    ops = sorted(
-        name.removeprefix("fastops::")
-        for name in torch._C._dispatch_get_all_op_names()
-        if name.startswith("fastops::") and "." not in name and not name.endswith("_")
-    )
+    ops = sorted(name.removeprefix("fastops::") for name in op_names() if "." not in name and not name.endswith("_"))
     return Info(
         fastops=_build.version,
         torch=torch.__version__,

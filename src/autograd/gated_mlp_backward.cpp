@@ -21,7 +21,8 @@ struct GatedMlpBackwardNode : OpNode<GatedMlpBackwardNode> {
   std::string name() const override { return "FastopsGatedMlpBackwardBackward"; }
 
   // The inputs are grad_output and those of gated_mlp but down_bias. In the names below g and u are the gate and the up
-  // projection, d before a name is the derivative in the direction, by_ before it the gradient in it.
+  // projection, f is the activation of g, d before a name is the derivative in the direction, by_ before it the
+  // gradient in it.
   variable_list apply(variable_list&& cotangents) override {
     const std::vector<Tensor> direction = at_places(cotangents, mask);
     const Tensor &dx = direction[0], &d_gate = direction[1], &d_up = direction[2], &d_down = direction[3];
@@ -32,17 +33,19 @@ struct GatedMlpBackwardNode : OpNode<GatedMlpBackwardNode> {
     const Tensor by_y = grad_output.unpack();
     variable_list grads(7);
 
-    const Tensor g = at::linear(x, gate, as_optional(gate_bias.unpack()));
-    const Tensor u = at::linear(x, up, as_optional(up_bias.unpack()));
+    const auto [point, u] = recomputed_.get([&]() -> Projections {
+      return {Point(spec, at::linear(x, gate, as_optional(gate_bias.unpack()))),
+              at::linear(x, up, as_optional(up_bias.unpack()))};
+    });
     const auto moved = [&](const Tensor& weight, const Tensor& d_weight, const Tensor& d_bias) {
       const Tensor by_weight = add(times(dx, weight), times(x, d_weight));
       if (!d_bias.defined()) return by_weight;
-      return by_weight.defined() ? by_weight + d_bias : d_bias.expand_as(g);
+      return by_weight.defined() ? by_weight + d_bias : d_bias.expand_as(u);
     };
     const Tensor dg = moved(gate, d_gate, direction[4]);
     const Tensor du = moved(up, d_up, direction[5]);
-    const Tensor f = spec.id == Activation::identity ? g : bias_act(g, std::nullopt, spec);
-    const Tensor df = through(spec, dg, g);
+    const Tensor& f = point.value;
+    const Tensor df = point.through(dg);
     const Tensor d_product = add(multiply(df, u), multiply(f, du));
     if (wants(0)) {
       grads[0] = add(times(d_product, down), times(f * u, d_down));
@@ -54,10 +57,10 @@ struct GatedMlpBackwardNode : OpNode<GatedMlpBackwardNode> {
     const Tensor by_d_product = input_gradient(by_y, down);
     const Tensor by_product = input_gradient(by_y, d_down);
     const Tensor by_df = by_d_product * u;
-    const Tensor by_dg = through(spec, by_df, g);
+    const Tensor by_dg = point.through(by_df);
     const Tensor by_du = by_d_product * f;
     const Tensor by_f = add(multiply(by_product, u), multiply(by_d_product, du));
-    const Tensor by_g = add(through(spec, by_f, g), through(spec, multiply(by_df, dg), g, 2));
+    const Tensor by_g = add(point.through(by_f), point.through_slope(by_df, dg, df));
     const Tensor by_u = add(multiply(by_product, f), multiply(by_d_product, df));
     if (wants(1)) {
       grads[1] = add(add(input_gradient(by_g, gate), input_gradient(by_u, up)),
@@ -69,6 +72,14 @@ struct GatedMlpBackwardNode : OpNode<GatedMlpBackwardNode> {
     if (wants(6)) grads[6] = bias_gradient(by_u);
     return grads;
   }
+  void release_variables() override {
+    OpNode::release_variables();
+    recomputed_.clear();
+  }
+
+ private:
+  using Projections = std::pair<Point, Tensor>;
+  Recomputed<Projections> recomputed_;
 };
 
 std::vector<Tensor> backward(c10::DispatchKeySet keys, FASTOPS_GATED_MLP_BACKWARD_PARAMETERS,

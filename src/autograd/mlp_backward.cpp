@@ -23,40 +23,59 @@ struct MlpBackwardNode : OpNode<MlpBackwardNode> {
     const std::vector<Tensor> b = unpack(biases);
     const MlpArguments mlp{input.unpack(), w, b, activation, output_activation};
     const std::vector<Tensor> direction = at_places(cotangents, mask);
-    const Tensor g = grad_output.unpack();
+    const std::vector<Layer> layers = recomputed_.get([&] { return run(mlp); });
     variable_list grads(2 + 2 * w.size());
 
-    // Each layer's input, its sums, and their derivatives in the direction.
-    std::vector<Tensor> x(w.size()), dx(w.size()), z(w.size()), dz(w.size());
-    Tensor h = mlp.input;
-    Tensor dh = direction[0];
+    // The derivatives in the direction of each layer's input and sums.
+    std::vector<Tensor> dx(w.size() + 1), dz(w.size());
+    dx[0] = direction[0];
     for (size_t i = 0; i < w.size(); ++i) {
-      x[i] = h;
-      dx[i] = dh;
-      z[i] = at::linear(h, w[i], b[i]);
-      dz[i] = add(times(dh, w[i]), times(h, direction[1 + 2 * i]));
-      if (const Tensor& d = direction[2 + 2 * i]; d.defined()) dz[i] = dz[i].defined() ? dz[i] + d : d.expand_as(z[i]);
-      const ActivationSpec& f = mlp.activation_of(i);
-      dh = through(f, dz[i], z[i]);
-      if (i + 1 < w.size()) h = f.id == Activation::identity ? z[i] : bias_act(z[i], std::nullopt, f);
+      dz[i] = add(times(dx[i], w[i]), times(layers[i].input, direction[1 + 2 * i]));
+      if (const Tensor& d = direction[2 + 2 * i]; d.defined()) {
+        dz[i] = dz[i].defined() ? dz[i] + d : d.expand_as(layers[i].point.at);
+      }
+      dx[i + 1] = layers[i].point.through(dz[i]);
     }
-    if (wants(0)) grads[0] = dh;
+    if (wants(0)) grads[0] = dx.back();
 
-    // The gradients of <g, dh> in h and dh, and through the activation in z and dz.
-    Tensor by_h;
-    Tensor by_dh = g;
+    // The gradients of <grad_output, dx.back()>, from the last layer's output and its derivative down.
+    Tensor by_x;
+    Tensor by_dx = grad_output.unpack();
     for (size_t i = w.size(); i-- > 0;) {
-      const ActivationSpec& f = mlp.activation_of(i);
-      const Tensor by_dz = through(f, by_dh, z[i]);
-      const Tensor by_z = add(through(f, by_h, z[i]), through(f, multiply(by_dh, dz[i]), z[i], 2));
-      if (wants(2 + 2 * i)) grads[2 + 2 * i] = add(weight_gradient(by_z, x[i]), weight_gradient(by_dz, dx[i]));
+      const auto& [x, point] = layers[i];
+      const Tensor by_dz = point.through(by_dx);
+      const Tensor by_z = add(point.through(by_x), point.through_slope(by_dx, dz[i], dx[i + 1]));
+      if (wants(2 + 2 * i)) grads[2 + 2 * i] = add(weight_gradient(by_z, x), weight_gradient(by_dz, dx[i]));
       if (wants(3 + 2 * i)) grads[3 + 2 * i] = bias_gradient(by_z);
-      by_h = add(input_gradient(by_z, w[i]), input_gradient(by_dz, direction[1 + 2 * i]));
-      if (i > 0) by_dh = input_gradient(by_dz, w[i]);
+      by_x = add(input_gradient(by_z, w[i]), input_gradient(by_dz, direction[1 + 2 * i]));
+      if (i > 0) by_dx = input_gradient(by_dz, w[i]);
     }
-    if (wants(1)) grads[1] = by_h;
+    if (wants(1)) grads[1] = by_x;
     return grads;
   }
+  void release_variables() override {
+    OpNode::release_variables();
+    recomputed_.clear();
+  }
+
+ private:
+  struct Layer {
+    Tensor input;
+    Point point;
+  };
+
+  static std::vector<Layer> run(const MlpArguments& mlp) {
+    std::vector<Layer> layers;
+    Tensor h = mlp.input;
+    for (size_t i = 0; i < mlp.layers(); ++i) {
+      const Point point(mlp.activation_of(i), at::linear(h, mlp.weights[i], mlp.biases[i]));
+      layers.push_back({h, point});
+      h = point.value;
+    }
+    return layers;
+  }
+
+  Recomputed<std::vector<Layer>> recomputed_;
 };
 
 std::vector<Tensor> backward(c10::DispatchKeySet keys, const Tensor& grad_output, const Tensor& input,

@@ -6,6 +6,12 @@
 // values and directional derivatives, and back (Pearlmutter, "Fast Exact Multiplication by the Hessian", 1994).
 #pragma once
 
+#include <ATen/functorch/DynamicLayer.h>
+
+#include <mutex>
+#include <optional>
+#include <vector>
+
 #include "ops/activation.h"
 #include "ops/bias_act.h"
 #include "ops/matrix.h"
@@ -37,12 +43,53 @@ inline Tensor weight_gradient(const Tensor& grad, const Tensor& x) {
 
 inline Tensor bias_gradient(const Tensor& grad) { return grad.defined() ? as_matrix(grad).sum(0) : Tensor(); }
 
-// grad times the derivative of the activation of that order at z.
-inline Tensor through(const ActivationSpec& activation, const Tensor& grad, const Tensor& z, int64_t order = 1) {
-  if (!grad.defined()) return grad;
-  if (activation.id == Activation::identity) return order == 1 ? grad : Tensor();
-  return activation_backward(grad, z, activation, /*from_output=*/false, order);
-}
+// An activation at z, and its derivatives there: from its value where they can be had from it.
+struct Point {
+  Point(const ActivationSpec& spec, const Tensor& z)
+      : activation(spec),
+        from_output(output_suffices(spec)),
+        value(spec.id == Activation::identity ? z : bias_act(z, std::nullopt, spec)),
+        at(from_output ? value : z) {}
+
+  // f'(z) grad
+  Tensor through(const Tensor& grad) const {
+    if (!grad.defined() || activation.id == Activation::identity) return grad;
+    return activation_backward(grad, at, activation, from_output);
+  }
+  // f''(z) dz grad, where dy = f'(z) dz. From the output, the second derivative is that of f'(y) in y.
+  Tensor through_slope(const Tensor& grad, const Tensor& dz, const Tensor& dy) const {
+    if (!grad.defined() || !dz.defined() || activation.id == Activation::identity) return {};
+    return activation_backward(grad * (from_output ? dy : dz), at, activation, from_output, 2);
+  }
+
+  ActivationSpec activation;
+  bool from_output;
+  Tensor value;
+  Tensor at;
+};
+
+// What a node computes again, with its history, is kept for the next time: second derivatives are often taken one
+// after another. Not under torch.func, where tensors live no longer than the transform that they were made in.
+template <class T>
+class Recomputed {
+ public:
+  template <class F>
+  T get(F compute) {
+    const bool keep = at::GradMode::is_enabled() && !at::functorch::maybeCurrentDynamicLayer();
+    if (!keep) return compute();
+    const std::lock_guard lock(mutex_);
+    if (!kept_) kept_ = compute();
+    return *kept_;
+  }
+  void clear() {
+    const std::lock_guard lock(mutex_);
+    kept_.reset();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::optional<T> kept_;
+};
 
 // Puts what came in for the results of a backward op, in order, at the places of the mask.
 template <class Mask>

@@ -208,6 +208,10 @@ std::tuple<Tensor, std::vector<Tensor>> layered_forward(FASTOPS_MLP_PARAMETERS) 
   return {std::move(output), std::move(saved)};
 }
 
+Tensor composite(FASTOPS_MLP_PARAMETERS, bool) {
+  return composite_mlp(check_mlp("mlp", FASTOPS_MLP_ARGUMENTS), nullptr);
+}
+
 std::tuple<Tensor, std::vector<Tensor>> composite_forward(FASTOPS_MLP_PARAMETERS) {
   std::vector<Tensor> saved;
   Tensor output = composite_mlp(check_mlp("mlp", FASTOPS_MLP_ARGUMENTS), &saved);
@@ -305,8 +309,10 @@ TORCH_LIBRARY_IMPL(fastops, CompositeExplicitAutograd, m) {
   m.impl("mlp_backward", FASTOPS_COMPOSITE("mlp_backward", backward));
 }
 
-// The vmap behind torch.autograd.grad(is_grads_batched=True), which cannot loop over an op that returns a list.
+// The vmap behind torch.autograd.grad(is_grads_batched=True), which cannot loop over an op that returns a list. Also
+// what fastops.decompositions() takes: nothing here is computed in place.
 TORCH_LIBRARY_IMPL(fastops, Batched, m) {
+  m.impl("mlp", TORCH_FN(composite));
   m.impl("mlp_forward", TORCH_FN(composite_forward));
   m.impl("mlp_backward", TORCH_FN(composite_backward));
 }

@@ -16,8 +16,8 @@ fi
 step() { echo "=== metal: $1 (after $SECONDS s)"; }
 out=build/metal
 python=.venv/bin/python
-tag=$("$python" -c 'import sysconfig as s; print(f"{s.get_config_var("py_version_nodot")}-linux")')
-build=$(echo build/cp"${tag%-*}"-*-linux_*)
+version=$("$python" -c 'import sysconfig; print(sysconfig.get_config_var("py_version_nodot"))')
+build=$(echo build/cp"$version"-*-linux_*)
 
 step "legal Metal"
 "$python" tests/metal/kernels.py check
@@ -31,8 +31,7 @@ kernels=$!
 .venv/bin/cmake --install "$build" --prefix "$out/install" > /dev/null
 cp -r python/fastops/. "$out/install"/fastops/{_C*,_activations.py,_build.py} "$out/fastops/"
 wait "$kernels"
-"$python" tests/metal/kernels.py build "$out/libkernels-sanitized.so" --sanitize &
-sanitized=$!
+"$python" tests/metal/kernels.py build "$out/libkernels-sanitized.so" --sanitize
 
 # An environment of its own, as the other one's fastops is found before any in PYTHONPATH.
 if [[ ! -e $out/venv ]]; then
@@ -43,20 +42,14 @@ fi
 export FASTOPS_TEST_DEVICE=mps FASTOPS_TEST_PROFILE=quick FASTOPS_METAL_KERNELS=$PWD/$out/libkernels.so
 pytest() { "$out/venv/bin/python" -m pytest -n 2 -q "$@"; }
 
-wait "$sanitized"
-step "the kernels that share memory, in other orders of the threads"
-for schedule in 1 2; do
-  FASTOPS_METAL_SCHEDULE=$schedule pytest tests/test_bias_act.py
-done
-step "undefined behavior"
-FASTOPS_METAL_KERNELS=$PWD/$out/libkernels-sanitized.so pytest \
+step "undefined behavior, and other orders of the threads"
+FASTOPS_METAL_KERNELS=$PWD/$out/libkernels-sanitized.so FASTOPS_METAL_SCHEDULE=1 pytest \
   tests/test_activation.py tests/test_bias_act.py tests/test_gated_act.py
-step "the product of linear_act"
-FASTOPS_METAL_LINEAR=1 pytest tests/test_mlp.py
+step "the matrix product of linear_act, in another order"
+FASTOPS_METAL_LINEAR=1 FASTOPS_METAL_SCHEDULE=2 pytest tests/test_mlp.py
 step "mutations"
 "$out/venv/bin/python" tests/metal/mutations.py
-step "the tests of the backend's own parts"
-pytest tests/metal
-step "the suite"
-# Not those of what has no device: the package, the benchmark, the CPU's instruction sets.
-pytest tests --ignore-glob='tests/test_[!c]*_*' --deselect tests/test_bench.py
+step "the backend's own tests, and the suite"
+# Those that reach the backend: not those of the package, the benchmark or the CPU's instruction sets.
+pytest tests/metal tests/test_{activation,bias_act,gated_act,mlp,gated_mlp,fallback}.py tests/test_errors*.py \
+  tests/test_nn*.py tests/test_autograd{,_in_place}.py tests/test_functorch.py tests/test_from_sequential.py

@@ -102,6 +102,7 @@ at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& to) {
 at::Scalar local_scalar(const at::Tensor& tensor) { return on_cpu(tensor).item(); }
 
 const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef size, std::optional<at::MemoryFormat>) {
+  if (self.sizes() == size) return self;  // whatever its strides
   self.unsafeGetTensorImpl()->set_sizes_contiguous(size);
   const size_t needed = (self.storage_offset() + self.numel()) * self.element_size();
   if (needed > self.storage().nbytes()) {
@@ -119,6 +120,10 @@ at::Tensor as_strided(const at::Tensor& self, at::IntArrayRef size, at::IntArray
 at::Tensor view(const at::Tensor& self, at::IntArrayRef size) { return at::native::view(self, size); }
 at::Tensor reshape_alias(const at::Tensor& self, at::IntArrayRef size, at::IntArrayRef stride) {
   return at::native::_reshape_alias(self, size, stride);
+}
+
+at::Tensor unfold(const at::Tensor& self, int64_t dim, int64_t size, int64_t step) {
+  return at::native::unfold(self, dim, size, step);
 }
 
 void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) { at::native::cpu_fallback(op, stack); }
@@ -140,6 +145,7 @@ TORCH_LIBRARY_IMPL(aten, MPS, m) {
   m.impl("_local_scalar_dense", &local_scalar);
   m.impl("resize_", &resize_);
   m.impl("as_strided", &as_strided);
+  m.impl("unfold", &unfold);
   m.impl("view", &view);
   m.impl("_reshape_alias", &reshape_alias);
 }

@@ -86,7 +86,7 @@ def build(
     sanitize: bool = False,
     defines: Sequence[str] = (),
     include: Path = translate.ROOT / "src",
-    optimize: str = "-O1",
+    optimize: str = "-O0",
 ) -> None:
     """Compiles kernels and what launches them into a shared library."""
     flags = [optimize, *(SANITIZE if sanitize else [])]

@@ -75,6 +75,9 @@ class Threadgroup {
     order_.resize(threads);
     std::iota(order_.begin(), order_.end(), 0);
     if (schedule) std::shuffle(order_.begin(), order_.end(), random);
+    group_order_.resize((threads + simd_width - 1) / simd_width);
+    std::iota(group_order_.begin(), group_order_.end(), 0);
+    if (schedule) std::shuffle(group_order_.begin(), group_order_.end(), random);
     for (unsigned i : order_) {
       fibers_[i].state = State::ready;
       fibers_[i].started = false;
@@ -150,10 +153,11 @@ class Threadgroup {
     if (!error_.empty()) fail(error_);
   }
 
-  // Lets the SIMD-groups go on all of whose live lanes are in the same SIMD-group function.
+  // Lets the SIMD-groups go on all of whose live lanes are in the same SIMD-group function: in schedule 0 all of them
+  // in step, in others the first one runs ahead until it waits for the threadgroup.
   bool exchange() {
     bool progress = false;
-    for (unsigned group = 0; group * simd_width < threads_; ++group) {
+    for (unsigned group : group_order_) {
       unsigned live = 0, waiting = 0, site = 0;
       bool mixed = false;
       for (unsigned lane = 0; lane < simd_width && group * simd_width + lane < threads_; ++lane) {
@@ -172,6 +176,7 @@ class Threadgroup {
       for (unsigned i : order_) {
         if (i / simd_width == group && (waiting >> (i % simd_width) & 1)) resume(i);
       }
+      if (schedule) return true;
       progress = true;
     }
     return progress;
@@ -196,6 +201,7 @@ class Threadgroup {
   Fiber* running_ = nullptr;
   unsigned threads_ = 0;
   std::vector<unsigned> order_;
+  std::vector<unsigned> group_order_;
   std::map<void*, size_t> poisoned_;
   std::string error_;
 };

@@ -42,7 +42,7 @@ def main(folder: str) -> None:
         objects = [job.result() for job in jobs]
         undefined = set().union(*(symbols(file, "-u") for file in objects))
     exported = set().union(*(symbols(torch / "lib" / f"lib{name}.dylib", "-gU") for name in ("torch_cpu", "c10")))
-    of_torch = {name for name in undefined if re.match(r"__Z\w*?(2at|3c10|5torch)", name)}
+    of_torch = {name for name in undefined if "7fastops" not in name and re.search(r"^__Z\w*(2at|3c10|5torch)", name)}
     missing = sorted(of_torch - exported)
     print(f"{len(objects)} files, {len(of_torch)} symbols of torch, {len(missing)} of them missing")
     if missing:

@@ -9,9 +9,9 @@ cd "$(dirname "$0")/../.."
 
 out=build/metal
 python=.venv/bin/python
+command -v llvm-nm-19 > /dev/null || { echo "llvm-nm-19 is missing: on Debian and Ubuntu, apt-get install llvm-19" >&2; exit 1; }
 mkdir -p "$out/wheels"
-"$python" -m pip install --disable-pip-version-check --quiet ziglang==0.15.2 llvm-tools==22.1.0 2> /dev/null ||
-  "$python" -m pip install --disable-pip-version-check --quiet ziglang==0.15.2
+"$python" -m pip install --disable-pip-version-check --quiet ziglang==0.15.2
 newest=$("$python" -m pip index versions torch 2> /dev/null | sed -n 's/^Available versions: \([^,+]*\).*/\1/p')
 for version in ${VERSIONS:-2.11.0 2.12.1 2.13.0 $newest}; do
   torch=$out/wheels/torch-$version

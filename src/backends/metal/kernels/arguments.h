@@ -32,8 +32,8 @@ struct RowArguments {
   float params[2];
   uint32_t rows;
   uint32_t columns;
-  uint32_t vectors;  // whether all rows are aligned for vector accesses
-  uint32_t flags;    // which of the optional tensors there are: the kernels say what each bit means
+  uint32_t vectors;     // whether all rows are aligned for vector accesses
+  uint32_t flags;       // which of the optional tensors there are: the kernels say what each bit means
   uint32_t block_rows;  // of bias_act_backward
   uint32_t depth;       // of linear_act: the columns of its input
   int64_t strides[5];
