@@ -11,17 +11,15 @@ step "build"
 # Beside the environment and not in it: `import torch` would load the device in every other test.
 .venv/bin/python -m pip install --disable-pip-version-check --quiet --no-build-isolation --no-deps --upgrade \
   --target "$out/site" --config-settings=build-dir="$out/cmake" --config-settings=cmake.define.HOSTMEM_WERROR=ON \
-  examples/backend
+  ./examples/backend
 export PYTHONPATH=$out/site FASTOPS_TEST_DEVICE=hostmem FASTOPS_TEST_PROFILE=quick
 pytest() { .venv/bin/python -m pytest -n auto -q "$@"; }
 
 step "the device"
 pytest -c examples/backend/pyproject.toml examples/backend/tests
-# Not the tests of what has no device, and not those that compile programs.
-suite=(tests/test_activation.py tests/test_autograd.py tests/test_autograd_in_place.py tests/test_bias_act.py
-  tests/test_composite.py tests/test_errors.py tests/test_errors_writing.py tests/test_functorch.py
-  tests/test_gated_act.py tests/test_gated_mlp.py tests/test_mlp.py tests/test_nn.py tests/test_nn_layers.py)
+# Not the tests of what has no device: the package, the benchmark, the CPU's instruction sets.
+values=(tests/test_{activation,autograd,autograd_in_place,bias_act,functorch,gated_act,gated_mlp,mlp,nn,nn_layers}.py)
 step "the suite, native kernels"
-pytest "${suite[@]}"
+pytest "${values[@]}" tests/test_{errors,errors_writing}.py
 step "the suite, through PyTorch's ops"
-FASTOPS_BACKEND_AUTOLOAD=0 pytest "${suite[@]}"
+FASTOPS_BACKEND_AUTOLOAD=0 pytest "${values[@]}" tests/test_composite.py
