@@ -244,7 +244,7 @@ def test_many_rows(device, dtype, output):
 @every_dtype
 @pytest.mark.parametrize(("rows", "sizes"), [(300, (256, 130, 97)), (2500, (70, 33, 5)), (40, (100, 290, 3))])
 def test_blocks(device, dtype, rows, sizes, restore_threads):
-    """Sizes that take several blocks of rows, columns and depth, within the budget; the same bits from any threads."""
+    """Sizes that take several blocks, within the budget; the same bits from any number of threads of our kernels."""
     layers = list(itertools.pairwise(sizes))
     network = Network(
         input=random_tensor((rows, sizes[0]), dtype, device, seed=0),
@@ -263,6 +263,8 @@ def test_blocks(device, dtype, rows, sizes, restore_threads):
         results[threads] = [actual.detach(), *torch.autograd.grad(actual, leaves, network.grad)]
         for expected, result in zip([output, *grads], results[threads], strict=True):
             expected.assert_holds(result, f"{threads} threads")
+    if not fastops.info().native["mlp"].get(device.type):
+        return  # through PyTorch's products, which do not promise it
     for threads in (2, 3):
         for result, first in zip(results[threads], results[1], strict=True):
             assert_same_bits(result, first, f"{threads} threads")
