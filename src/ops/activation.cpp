@@ -141,7 +141,9 @@ Tensor backward_composite(const Tensor& grad_output, const Tensor& saved, std::s
                           c10::ArrayRef<double> params, bool from_output, int64_t order) {
   const auto spec = check_activation_backward(grad_output, saved, activation, params, from_output, order);
   const Tensor result = composite_gradient(spec, grad_output, saved, from_output, order);
-  return result.is_same(grad_output) ? result.clone() : result;
+  // Some formulas are grad_output itself or a multiple of it, in its layout; the op's result has that of `saved`.
+  if (!result.is_same(grad_output) && result.strides() == saved.strides()) return result;
+  return at::empty_like(saved).copy_(result);
 }
 
 Tensor backward_batched(const Tensor& grad_output, const Tensor& saved, std::string_view activation,
