@@ -9,32 +9,42 @@
 namespace fastops {
 namespace {
 
+bool has_batched_parameters(const Vmap& vmap, const MlpArguments& mlp) {
+  return vmap.is_batched(mlp.weights) || vmap.is_batched(mlp.biases);
+}
+
+// The same mlp as an ensemble. It refers to its weights, which `weights` holds.
+MlpArguments as_ensemble(const Vmap& vmap, const MlpArguments& mlp, std::vector<Tensor>& weights) {
+  weights = vmap.unwrap(mlp.weights);
+  return {vmap.expand(mlp.input), weights, vmap.unwrap(mlp.biases), mlp.activation, mlp.output_activation, true};
+}
+
 using MlpResults = std::tuple<Tensor, std::vector<Tensor>>;
 
 MlpResults mlp_forward(FASTOPS_MLP_PARAMETERS) {
-  MlpArguments mlp = check_mlp("mlp", FASTOPS_MLP_ARGUMENTS);
+  const MlpArguments mlp = check_mlp("mlp", FASTOPS_MLP_ARGUMENTS);
   const Vmap vmap(input, weights, mlp.biases);
-  if (!vmap.is_batched(weights) && !vmap.is_batched(mlp.biases)) {
+  if (!has_batched_parameters(vmap, mlp)) {
     return vmap.wrap(mlp_forward_op().call(vmap.expand(input), weights, biases, activation, output_activation, params,
                                            output_params));
   }
-  const std::vector<Tensor> unwrapped = vmap.unwrap(weights);
-  mlp = {vmap.expand(input), unwrapped, vmap.unwrap(mlp.biases), mlp.activation, mlp.output_activation, true};
+  std::vector<Tensor> held;
+  const MlpArguments ensemble = as_ensemble(vmap, mlp, held);
   std::vector<Tensor> saved;
-  Tensor output = composite_mlp(mlp, &saved);
+  Tensor output = composite_mlp(ensemble, &saved);
   return vmap.wrap(MlpResults(std::move(output), std::move(saved)));
 }
 
 Tensor mlp(FASTOPS_MLP_PARAMETERS, bool checkpoint) {
-  MlpArguments mlp = check_mlp("mlp", FASTOPS_MLP_ARGUMENTS);
+  const MlpArguments mlp = check_mlp("mlp", FASTOPS_MLP_ARGUMENTS);
   const Vmap vmap(input, weights, mlp.biases);
-  if (!vmap.is_batched(weights) && !vmap.is_batched(mlp.biases)) {
+  if (!has_batched_parameters(vmap, mlp)) {
     return vmap.wrap(mlp_op().call(vmap.expand(input), weights, biases, activation, output_activation, params,
                                    output_params, checkpoint));
   }
-  const std::vector<Tensor> unwrapped = vmap.unwrap(weights);
-  mlp = {vmap.expand(input), unwrapped, vmap.unwrap(mlp.biases), mlp.activation, mlp.output_activation, true};
-  return vmap.wrap(composite_mlp(mlp, nullptr));
+  std::vector<Tensor> held;
+  const MlpArguments ensemble = as_ensemble(vmap, mlp, held);
+  return vmap.wrap(composite_mlp(ensemble, nullptr));
 }
 
 std::vector<Tensor> mlp_backward(const Tensor& grad_output, const Tensor& input, at::TensorList weights,
@@ -42,26 +52,26 @@ std::vector<Tensor> mlp_backward(const Tensor& grad_output, const Tensor& input,
                                  at::TensorList saved, std::string_view activation, std::string_view output_activation,
                                  c10::ArrayRef<double> params, c10::ArrayRef<double> output_params,
                                  const c10::List<bool>& output_mask) {
-  MlpArguments mlp = check_mlp_backward(grad_output, input, weights, biases, output, saved, activation,
-                                        output_activation, params, output_params, output_mask);
+  const MlpArguments mlp = check_mlp_backward(grad_output, input, weights, biases, output, saved, activation,
+                                              output_activation, params, output_params, output_mask);
   const Tensor last = output.value_or(Tensor());
   const Vmap vmap(grad_output, input, weights, mlp.biases, last, saved);
   const Tensor grad = vmap.expand(grad_output);
   bool wants_parameters = false;
   for (size_t i = 1; i < output_mask.size(); ++i) wants_parameters |= output_mask.get(i);
-  if (!wants_parameters && !vmap.is_batched(weights) && !vmap.is_batched(mlp.biases)) {
+  if (!wants_parameters && !has_batched_parameters(vmap, mlp)) {
     const auto expanded_output = last.defined() ? std::optional(vmap.expand(last)) : std::nullopt;
     return vmap.wrap(mlp_backward_op().call(grad, vmap.expand(input), weights, biases, expanded_output,
                                             vmap.expand(saved), activation, output_activation, params, output_params,
                                             output_mask));
   }
-  const std::vector<Tensor> unwrapped = vmap.unwrap(weights);
-  mlp = {vmap.expand(input), unwrapped, vmap.unwrap(mlp.biases), mlp.activation, mlp.output_activation, true};
-  if (may_be_differentiated(grad) || may_be_differentiated(mlp.input) || may_be_differentiated(mlp.weights) ||
-      may_be_differentiated(mlp.biases)) {
-    return vmap.wrap(composite_mlp_backward(mlp, grad, output_mask));
+  std::vector<Tensor> held;
+  const MlpArguments ensemble = as_ensemble(vmap, mlp, held);
+  if (may_be_differentiated(grad) || may_be_differentiated(ensemble.input) || may_be_differentiated(ensemble.weights) ||
+      may_be_differentiated(ensemble.biases)) {
+    return vmap.wrap(composite_mlp_backward(ensemble, grad, output_mask));
   }
-  return vmap.wrap(layered_mlp_backward(mlp, grad, vmap.expand(last), vmap.expand(saved), output_mask));
+  return vmap.wrap(layered_mlp_backward(ensemble, grad, vmap.expand(last), vmap.expand(saved), output_mask));
 }
 
 // Of a gated_mlp: its weights and biases; the same as an ensemble.
