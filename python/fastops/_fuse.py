@@ -43,10 +43,10 @@ def fuse(function: Callable[..., Any]) -> Callable[..., Any]:
         raise TypeError(f"fastops.fuse: function must be a function, but is a {type(function).__qualname__}")
 
     @functools.cache
-    def compiled() -> Callable[..., Any]:
-        from .compile.pointwise import Backend
+    def compiled() -> Any:
+        from .compile.pointwise import Compiled
 
-        return torch.compile(function, backend=Backend(), fullgraph=True, dynamic=True)
+        return Compiled(function)
 
     @functools.wraps(function)
     def fused(*arguments: Any, **keywords: Any) -> Any:
@@ -58,9 +58,8 @@ def fuse(function: Callable[..., Any]) -> Callable[..., Any]:
             shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
         if shape.numel() < 2:  # sizes 0 and 1 would be graphs of their own
             return function(*arguments, **keywords)
-        flat = (_flat(value, shape) for value in arguments)
-        flat_keywords = {name: _flat(value, shape) for name, value in keywords.items()}
-        result = _raising_own_errors(compiled(), *flat, **flat_keywords)
+        values = [_flat(value, shape) for value in (*arguments, *keywords.values())]
+        result = compiled()(values, tuple(keywords))
         if isinstance(result, (tuple, list, dict)):
             return tree_map(functools.partial(_in_shape, shape), result)
         return _in_shape(shape, result)
@@ -90,16 +89,3 @@ def _can_be_compiled(tensors: list[Tensor]) -> bool:
         and torch.autograd.forward_ad._current_level < 0
         and not _is_torch_function_mode_enabled()
     )
-
-
-def _raising_own_errors(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
-    from torch._dynamo.exc import BackendCompilerFailed, TorchRuntimeError, Unsupported
-
-    try:
-        return function(*arguments, **keywords)
-    except BackendCompilerFailed as error:
-        if isinstance(error.inner_exception, ValueError):
-            raise error.inner_exception from None
-        raise
-    except (TorchRuntimeError, Unsupported) as error:
-        raise ValueError(f"fastops.fuse: the function cannot be captured: {str(error).splitlines()[0]}") from error

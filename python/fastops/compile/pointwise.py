@@ -14,6 +14,7 @@ from .backend import copy_of
 from .calls import written
 from .facts import same_sizes, storage_of
 from .fusion import fuse_graph
+from .shortcuts import Shortcuts, record, recorded
 
 Function = Callable[..., Any]
 
@@ -29,20 +30,48 @@ _ALSO = {
 }
 
 
-class Backend:
+class Compiled:
+    """An elementwise function of tensors that have one dimension and one size, and of other values."""
+
+    def __init__(self, function: Function) -> None:
+        self._compiled = torch.compile(function, backend=_Backend(), fullgraph=True, dynamic=True)
+        self._shortcuts = Shortcuts(function)
+
+    def __call__(self, values: Sequence[Any], names: Sequence[str]) -> Any:
+        """Calls it; the last of the values have these names."""
+        shortcut = self._shortcuts.find(self._shortcuts.key(values, names))
+        if shortcut is not None:
+            return shortcut(values)
+        count = len(values) - len(names)
+        with record() as calls:
+            result = self._call(*values[:count], **dict(zip(names, values[count:], strict=True)))
+        self._shortcuts.learn(values, names, calls, result)
+        return result
+
+    def _call(self, *arguments: Any, **keywords: Any) -> Any:
+        from torch._dynamo.exc import BackendCompilerFailed, TorchRuntimeError, Unsupported
+
+        try:
+            with torch._dynamo.config.patch(specialize_float=True, specialize_int=True):
+                return self._compiled(*arguments, **keywords)
+        except BackendCompilerFailed as error:
+            if isinstance(error.inner_exception, ValueError):
+                raise error.inner_exception from None
+            raise
+        except (TorchRuntimeError, Unsupported) as error:
+            raise ValueError(f"fastops.fuse: the function cannot be captured: {str(error).splitlines()[0]}") from error
+
+
+class _Backend:
     """For Dynamo: makes kernels of the graphs of one elementwise function, whose tensors have one dimension."""
 
     def __init__(self) -> None:
-        self._kernels: dict[str, Pointwise] = {}
+        self._kernels: dict[Any, Pointwise] = {}
 
     def __call__(self, graph: fx.GraphModule, example_inputs: Sequence[Any]) -> Function:
-        _specialize_numbers(graph)
         whole = copy_of(graph)
         fuse_graph(whole, faster=tuple(PARAMETERS))
         calls = [node for node in whole.graph.nodes if node.op not in ("placeholder", "output")]
-        if len(calls) == 1 and getattr(calls[0].target, "namespace", None) == "fastops":
-            return whole.forward  # one of our ops, with its derivatives
-
         placeholders = graph.graph.find_nodes(op="placeholder")
         if any(node.users and not isinstance(_value(node), Tensor) for node in placeholders):
             raise ValueError("fastops.fuse: the function depends on the sizes of its tensors")
@@ -51,19 +80,31 @@ class Backend:
             raise ValueError("fastops.fuse: the function writes to its arguments")
         tensors = [i for i, node in enumerate(placeholders) if node.users]
 
-        def function(*inputs: Tensor) -> tuple[Tensor, ...]:
+        def call(forward: Function, *inputs: Tensor) -> tuple[Tensor, ...]:
             arguments: list[Any] = [None] * len(placeholders)  # sizes are not used
             for i, tensor in zip(tensors, inputs, strict=True):
                 arguments[i] = tensor
-            return graph.forward(*arguments)
+            return forward(*arguments)
 
-        # Dynamo captures again for tensors that have or need no gradient, are views, ...
-        kernel = self._kernels.get(graph.code)
-        if kernel is None:
-            kernel = Pointwise(function)
-            _check(kernel.trace([example_inputs[i] for i in tensors], _LARGE))
-            self._kernels[graph.code] = kernel
+        kernel: Function
+        if len(calls) == 1 and getattr(calls[0].target, "namespace", None) == "fastops":
+            kernel = functools.partial(call, whole.forward)  # one of our ops, with its derivatives
+        else:
+            kernel = self._pointwise(
+                functools.partial(call, graph.forward), graph.code, [example_inputs[i] for i in tensors]
+            )
+        if not _depends_on_sizes(graph):
+            kernel = recorded(kernel)
         return lambda *inputs: kernel(*(inputs[i] for i in tensors))
+
+    def _pointwise(self, function: Function, code: str, examples: Sequence[Tensor]) -> Pointwise:
+        # Dynamo captures again for tensors that have or need no gradient, are views, ...
+        key = code, torch.get_default_dtype()
+        if key not in self._kernels:
+            kernel = Pointwise(function)
+            _check(kernel.trace(examples, _LARGE))
+            self._kernels[key] = kernel
+        return self._kernels[key]
 
 
 class Pointwise:
@@ -87,7 +128,7 @@ class Pointwise:
         if key not in self._kernels:
             self._kernels[key] = self._compile(tensors, 64 * _LARGE if is_large else _LARGE // 16)
         # Gradients come with any strides.
-        return tuple(self._kernels[key](*(tensor.contiguous() for tensor in tensors)))
+        return tuple(self._kernels[key]([tensor.contiguous() for tensor in tensors]))
 
     def derivative(self, count: int, wanted: tuple[int, ...]) -> Pointwise:
         """Of the ``count`` inputs and the outputs' gradients: the gradients of the inputs that are wanted."""
@@ -97,23 +138,30 @@ class Pointwise:
 
     def trace(self, tensors: Sequence[Tensor], size: int) -> fx.GraphModule:
         """The function as a graph of ATen ops for any size; kernels are made for sizes like this one."""
-        from torch.fx.experimental.proxy_tensor import make_fx
-
-        examples = [
-            torch.empty(size, dtype=tensor.dtype, device=tensor.device, requires_grad=_is_differentiable(tensor))
-            for tensor in tensors
-        ]
         with torch.enable_grad():
-            return make_fx(self.function, tracing_mode="symbolic")(*examples)
+            return _trace(self.function, tensors, size)
 
     def _compile(self, tensors: Sequence[Tensor], size: int) -> Function:
-        from torch._inductor.compile_fx import compile_fx
+        from torch._inductor.compile_fx import compile_fx_inner
+        from torch._inductor.decomposition import select_decomp_table
 
-        graph = self.trace(tensors, size)
-        inputs = [node.meta["val"].detach() for node in graph.graph.find_nodes(op="placeholder")]
+        # Without AOTAutograd, which takes longer than a small kernel at every call and has nothing to do here.
+        graph = torch.func.functionalize(self.trace(tensors, size))
         with torch.no_grad():
-            compiled: Any = compile_fx(graph, inputs)
+            decomposed = _trace(graph, tensors, size, decomposition_table=select_decomp_table())
+            inputs = [node.meta["val"] for node in decomposed.graph.find_nodes(op="placeholder")]
+            compiled: Any = compile_fx_inner(decomposed, inputs)
         return compiled
+
+
+def _trace(function: Function, tensors: Sequence[Tensor], size: int, **options: Any) -> fx.GraphModule:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    examples = [
+        torch.empty(size, dtype=tensor.dtype, device=tensor.device, requires_grad=_is_differentiable(tensor))
+        for tensor in tensors
+    ]
+    return make_fx(function, tracing_mode="symbolic", **options)(*examples)
 
 
 class _Differentiable(torch.autograd.Function):
@@ -161,14 +209,11 @@ def _value(node: fx.Node) -> Any:
     return node.meta.get("example_value")
 
 
-def _specialize_numbers(graph: fx.GraphModule) -> None:
-    """Puts the values of numbers in the place of symbols; Dynamo then compiles again for others."""
-    for node in list(graph.graph.nodes):
-        value = _value(node)
-        if node.op != "placeholder" and isinstance(value, torch.SymFloat):
-            node.replace_all_uses_with(float(value))
-            graph.graph.erase_node(node)
-    graph.recompile()
+def _depends_on_sizes(graph: fx.GraphModule) -> bool:
+    """Whether the graph is for some sizes only."""
+    values = [_value(node) for node in graph.graph.find_nodes(op="placeholder")]
+    sizes = [size for value in values if isinstance(value, Tensor) for size in value.shape]
+    return any(not isinstance(size, torch.SymInt) or size.node.shape_env.guards for size in sizes)
 
 
 def _check(graph: fx.GraphModule) -> None:
