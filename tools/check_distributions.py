@@ -18,7 +18,10 @@ from torch_requirement import OLDEST, TorchRequirement
 
 ROOT = Path(__file__).resolve().parent.parent
 IN_SDIST = ["CMakeLists.txt", "LICENSE", "README.md", "cmake", "pyproject.toml", "python", "src", "tests", "tools"]
-IN_WHEEL = ["_C.pyi", "__init__.py", "_activations.py", "_build.py", "functional.py", "libfastops.so", "py.typed"]
+IN_WHEEL = [
+    "_C.pyi", "__init__.py", "_activations.py", "_build.py", "functional.py", "libfastops.so", "py.typed",
+    "include/fastops/fastops.h", "share/cmake/fastops/fastopsConfig.cmake",
+]  # fmt: skip
 RPATH = "$ORIGIN:$ORIGIN/../torch/lib"
 
 
@@ -61,7 +64,7 @@ def check_wheel(file: Path) -> str:
         raise ValueError("is not repaired")
     with zipfile.ZipFile(file) as archive, tempfile.TemporaryDirectory() as directory:
         names = [PurePosixPath(name) for name in archive.namelist()]
-        check_presence(IN_WHEEL, (name.name for name in names if name.parts[0] == "fastops"))
+        check_presence(IN_WHEEL, (str(name.relative_to("fastops")) for name in names if name.parts[0] == "fastops"))
         for library in (name for name in names if ".so" in name.name):
             if library.parent.name != "fastops":
                 raise ValueError(f"has the foreign library {library}")

@@ -14,12 +14,14 @@ from . import models
 from .workloads import INFERENCE, Contender, Workload
 
 FASTOPS = "fastops"
-EAGER, COMPILE, ZENTORCH, ZENTORCH_LINEAR = PEERS = ("eager", "compile", "zentorch", "zentorch-linear")
+PEERS = ("eager", "compile", "fastops-compile", "zentorch", "zentorch-linear")
+EAGER, COMPILE, FASTOPS_COMPILE, ZENTORCH, ZENTORCH_LINEAR = PEERS
 
 DESCRIPTIONS = {
     FASTOPS: "fastops, eagerly",
     EAGER: "PyTorch, eagerly",
     COMPILE: "torch.compile of PyTorch's model (Inductor, static shapes)",
+    FASTOPS_COMPILE: "torch.compile of PyTorch's model with fastops' backend",
     ZENTORCH: "torch.compile of PyTorch's model with zentorch's backend, weights frozen and packed",
     ZENTORCH_LINEAR: "zentorch's linear op with its fused activation, or PyTorch's where it has none",
 }
@@ -46,6 +48,13 @@ def installed(peer: str) -> bool:
 def _compile(workload: Workload, mode: str, device: torch.device) -> Contender:
     eager = workload.pytorch(device)
     return Contender(torch.compile(eager.call), eager.parameters)
+
+
+def _fastops_compile(workload: Workload, mode: str, device: torch.device) -> Contender:
+    eager = workload.pytorch(device)
+    if not isinstance(eager.call, nn.Module):
+        raise UnavailableError("it is for networks")
+    return Contender(torch.compile(eager.call, backend="fastops"), eager.parameters)
 
 
 def _zentorch_for(workload: Workload, mode: str, device: torch.device) -> Any:
@@ -124,6 +133,7 @@ _PREPARE: dict[str, Callable[[Workload, str, torch.device], Contender]] = {
     FASTOPS: lambda workload, mode, device: workload.fastops(device),
     EAGER: lambda workload, mode, device: workload.pytorch(device),
     COMPILE: _compile,
+    FASTOPS_COMPILE: _fastops_compile,
     ZENTORCH: _zentorch,
     ZENTORCH_LINEAR: _zentorch_linear,
 }
