@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +15,6 @@ from torch import Tensor, nn
 
 import fastops
 from compiled import assert_same, compiled, rand
-from fastops.compile import fusion
 from zoo import MODELS
 
 V, W, B, B5 = rand(6, 6, seed=1), rand(5, 6, seed=2), rand(6, seed=3), rand(5, seed=4)
@@ -298,76 +296,6 @@ def test_models(kind: str) -> None:
         results.append([output, *torch.autograd.grad(loss, parameters, allow_unused=True)])
     torch.testing.assert_close(*results)
     assert noting.ops == OPS[kind], noting.reasons
-
-
-def train(model: nn.Module, call: Callable[[Tensor], Tensor], batch: Tensor, target: Tensor) -> list[float]:
-    """The losses of 50 steps."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
-    losses = []
-    for _ in range(50):
-        optimizer.zero_grad()
-        loss = F.mse_loss(call(batch), target)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
-
-
-def test_the_same_losses_over_50_steps() -> None:
-    """The network with softshrink, by Inductor and in float32."""
-    torch.manual_seed(0)
-    model = nn.Sequential(*(nn.Linear(20, 16), nn.Softshrink(), nn.Linear(16, 16), nn.Softshrink(), nn.Linear(16, 3)))
-    reference = copy.deepcopy(model)
-    batch, target = rand(32, 20, dtype=torch.float32), rand(32, 3, dtype=torch.float32, seed=9)
-    torch._dynamo.reset()
-    call = torch.compile(model, backend=fastops.compile.backend, options={"check": True})
-    losses, expected = train(model, call, batch, target), train(reference, reference, batch, target)
-    assert losses[-1] < 0.7 * losses[0]
-    assert losses == pytest.approx(expected, rel=1e-4)
-
-
-# ---- the backend by its name, and its options ----
-
-
-def test_registered() -> None:
-    """The entry point; Inductor's options and modes go to Inductor."""
-    assert "fastops" in torch._dynamo.list_backends(None)
-    torch._dynamo.reset()
-    call = torch.compile(two_layers, backend="fastops", options={"backend": "aot_eager", "check": True})
-    torch.testing.assert_close(call(X), two_layers(X))
-    with pytest.raises(RuntimeError, match="no_such_option"):
-        torch.compile(lambda x: x + 1, backend="fastops", options={"no_such_option": 1})(X)
-
-
-@pytest.mark.parametrize("what", ["output 0", "the gradient of input 0"])
-def test_check_finds_what_is_wrong(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An op that computes something else is found at the first call, in outputs and in gradients."""
-    torch._dynamo.reset()
-    plan = fusion._linear_act
-
-    class Wrong(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx: Any, gradient: Tensor) -> Tensor:
-            return gradient * 1.001
-
-    def wrong(layer: Any) -> Any:
-        made = plan(layer)
-        return made._replace(arguments=(*made.arguments[:3], "relu", [])) if what == "output 0" else made
-
-    if what != "output 0":
-        real = fusion._op
-        torch.compiler.allow_in_graph(Wrong)
-        monkeypatch.setattr(fusion, "_op", lambda name: lambda *arguments: Wrong.apply(real(name)(*arguments)))
-    monkeypatch.setattr(fusion, "_linear_act", wrong)
-    call = torch.compile(
-        lambda x: F.silu(F.linear(x, V)), backend="fastops", options={"check": True, "backend": "eager"}
-    )
-    with pytest.raises(RuntimeError, match=f"{what} of the fused graph is wrong.*linear_act"):
-        call(X.clone().requires_grad_())
 
 
 # ---- graphs made at random ----
