@@ -53,10 +53,11 @@ def check_sdist(file: Path) -> str:
 
 
 def files_of(path: Path) -> Iterator[str]:
-    """The names, relative to the project, of a file or of the files in a directory; without what Python cached."""
+    """The names, relative to the project, of a file or of the files in a directory; without caches and what is hidden."""
     for file in path.rglob("*") if path.is_dir() else [path]:
-        if file.is_file() and "__pycache__" not in file.parts and not file.name.startswith("."):
-            yield file.relative_to(ROOT).as_posix()
+        name = file.relative_to(ROOT)
+        if file.is_file() and not any(part.startswith((".", "__pycache__")) for part in name.parts):
+            yield name.as_posix()
 
 
 def check_wheel(file: Path) -> str:
