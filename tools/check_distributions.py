@@ -53,7 +53,7 @@ def check_sdist(file: Path) -> str:
 
 
 def files_of(path: Path) -> Iterator[str]:
-    """The names, relative to the project, of a file or of the files in a directory; without caches and what is hidden."""
+    """The names, relative to the project, of a file or of the files in a directory, without caches and hidden ones."""
     for file in path.rglob("*") if path.is_dir() else [path]:
         name = file.relative_to(ROOT)
         if file.is_file() and not any(part.startswith((".", "__pycache__")) for part in name.parts):
