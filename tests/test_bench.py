@@ -193,6 +193,12 @@ def test_fastops_compile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     assert all(row.seconds for row in rows if row.peer == peers.FASTOPS_COMPILE)
 
 
+def test_cuda_graphs_are_for_gpus(tmp_path: Path) -> None:
+    _, rows = run(tmp_path, "--peers", "cuda-graphs")
+    notes = {row.note for row in rows if row.peer == peers.CUDA_GRAPHS}
+    assert notes == {"it is for GPUs that PyTorch calls cuda"}
+
+
 def test_zentorch_is_for_networks_and_inference(tmp_path: Path) -> None:
     _, rows = run(tmp_path, "--peers", "zentorch,zentorch-linear")
     notes = {row.note for row in rows if row.peer != peers.FASTOPS and row.mode == TRAINING}
@@ -300,7 +306,7 @@ def test_merged() -> None:
         (["--device", "tpu"], "--device: 'tpu' is not available here; it must be one of cpu"),
         (
             ["--peers", "eager,jax"],
-            "unknown peer 'jax': it must be one of eager, compile, fastops-compile, zentorch, zentorch-linear",
+            "unknown peer 'jax': it must be one of eager, cuda-graphs, compile, fastops-compile, zentorch",
         ),
         (["--case", "5-16-1"], "no case has '5-16-1' in its name"),
         (["--threads", "0"], "--threads: must be at least 1, but is 0"),

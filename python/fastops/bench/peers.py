@@ -14,12 +14,13 @@ from . import models
 from .workloads import INFERENCE, Contender, Workload
 
 FASTOPS = "fastops"
-PEERS = ("eager", "compile", "fastops-compile", "zentorch", "zentorch-linear")
-EAGER, COMPILE, FASTOPS_COMPILE, ZENTORCH, ZENTORCH_LINEAR = PEERS
+PEERS = ("eager", "cuda-graphs", "compile", "fastops-compile", "zentorch", "zentorch-linear")
+EAGER, CUDA_GRAPHS, COMPILE, FASTOPS_COMPILE, ZENTORCH, ZENTORCH_LINEAR = PEERS
 
 DESCRIPTIONS = {
     FASTOPS: "fastops, eagerly",
     EAGER: "PyTorch, eagerly",
+    CUDA_GRAPHS: "PyTorch, as CUDA graphs (torch.cuda.make_graphed_callables)",
     COMPILE: "torch.compile of PyTorch's model (Inductor, static shapes)",
     FASTOPS_COMPILE: "torch.compile of PyTorch's model with fastops' backend",
     ZENTORCH: "torch.compile of PyTorch's model with zentorch's backend, weights frozen and packed",
@@ -41,8 +42,20 @@ def prepare(peer: str, workload: Workload, mode: str, device: torch.device) -> C
 
 
 def installed(peer: str) -> bool:
-    """Whether the peer's package is there."""
+    """Whether what the peer needs is there: a GPU, a package."""
+    if peer == CUDA_GRAPHS:
+        return torch.cuda.is_available()
     return not peer.startswith(ZENTORCH) or importlib.util.find_spec("zentorch") is not None
+
+
+def _cuda_graphs(workload: Workload, mode: str, device: torch.device) -> Contender:
+    eager = workload.pytorch(device)
+    if device.type != "cuda":
+        raise UnavailableError("it is for GPUs that PyTorch calls cuda")
+    if not isinstance(eager.call, nn.Module):
+        raise UnavailableError("it is for networks")
+    graphed = torch.cuda.make_graphed_callables(eager.call, (workload.tensors().input.to(device),))
+    return Contender(graphed, eager.parameters)
 
 
 def _compile(workload: Workload, mode: str, device: torch.device) -> Contender:
@@ -132,6 +145,7 @@ def _linear_step(linear: Any, layer: nn.Linear, post_op: str) -> Callable[[Tenso
 _PREPARE: dict[str, Callable[[Workload, str, torch.device], Contender]] = {
     FASTOPS: lambda workload, mode, device: workload.fastops(device),
     EAGER: lambda workload, mode, device: workload.pytorch(device),
+    CUDA_GRAPHS: _cuda_graphs,
     COMPILE: _compile,
     FASTOPS_COMPILE: _fastops_compile,
     ZENTORCH: _zentorch,
