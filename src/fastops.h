@@ -3,7 +3,7 @@
 //
 //   #include <fastops/fastops.h>
 //   TORCH_LIBRARY_IMPL(fastops, PrivateUse1, m) {
-//     fastops::impl_activations<MyLayer>(m);
+//     fastops::impl_activations<fastops::DeviceLayer<my_activation, my_activation_out>>(m);
 //     m.impl("bias_act", TORCH_FN(my_bias_act));
 //   }
 //

@@ -22,6 +22,7 @@
 #include "activations/jet.h"
 #include "export.h"
 #include "ops/activation_spec.h"
+#include "ops/checks.h"
 
 namespace fastops {
 
@@ -134,6 +135,25 @@ struct Typed<id, std::index_sequence<I...>> {
 };
 
 }  // namespace detail
+
+// The layer of a device with kernels: f(self), and f(self) written to out, which may be self.
+template <Tensor kernel(const ActivationSpec&, const Tensor&),
+          Tensor& out_kernel(const ActivationSpec&, const Tensor&, Tensor&)>
+struct DeviceLayer {
+  static Tensor functional(const PlainOp&, const ActivationSpec& spec, const Tensor& self) {
+    check_tensor(info(spec.id).name, "self", self);
+    return kernel(spec, self);
+  }
+  static Tensor& out(const PlainOp&, const ActivationSpec& spec, const Tensor& self, Tensor& out) {
+    check_tensor(info(spec.id).name, "self", self);
+    prepare_out(info(spec.id).name, out, self);
+    return out_kernel(spec, self, out);
+  }
+  static Tensor& in_place(const PlainOp&, const ActivationSpec& spec, Tensor& self) {
+    check_in_place(info(spec.id).name, self);
+    return out_kernel(spec, self, self);
+  }
+};
 
 // Registers the layer's kernels for every activation, for as many of the three forms as the layer has.
 template <class Layer>

@@ -6,8 +6,6 @@
 namespace hostmem {
 namespace {
 
-using fastops::PlainOp;
-
 // y = f(x) for a dense y; x may be y.
 void run(const ActivationSpec& spec, const Tensor& x, const Tensor& y) {
   const Tensor source = in_layout_of(y, x);
@@ -22,33 +20,16 @@ Tensor plain_activation(const ActivationSpec& spec, const Tensor& self) {
   return result;
 }
 
-void plain_activation_out(const ActivationSpec& spec, const Tensor& self, const Tensor& out) {
+Tensor& plain_activation_out(const ActivationSpec& spec, const Tensor& self, Tensor& out) {
   if (out.is_non_overlapping_and_dense()) {
     run(spec, self, out);
   } else {
     out.copy_(plain_activation(spec, self));
   }
+  return out;
 }
 
 namespace {
-
-struct Layer {
-  static Tensor functional(const PlainOp&, const ActivationSpec& spec, const Tensor& self) {
-    fastops::check_tensor(info(spec.id).name, "self", self);
-    return plain_activation(spec, self);
-  }
-  static Tensor& out(const PlainOp&, const ActivationSpec& spec, const Tensor& self, Tensor& out) {
-    fastops::check_tensor(info(spec.id).name, "self", self);
-    fastops::prepare_out(info(spec.id).name, out, self);
-    plain_activation_out(spec, self, out);
-    return out;
-  }
-  static Tensor& in_place(const PlainOp&, const ActivationSpec& spec, Tensor& self) {
-    fastops::check_in_place(info(spec.id).name, self);
-    plain_activation_out(spec, self, self);
-    return self;
-  }
-};
 
 Tensor backward(const Tensor& grad_output, const Tensor& saved, std::string_view activation,
                 c10::ArrayRef<double> params, bool from_output, int64_t order) {
@@ -65,7 +46,7 @@ Tensor backward(const Tensor& grad_output, const Tensor& saved, std::string_view
 }  // namespace
 
 TORCH_LIBRARY_IMPL(fastops, PrivateUse1, m) {
-  fastops::impl_activations<Layer>(m);
+  fastops::impl_activations<fastops::DeviceLayer<plain_activation, plain_activation_out>>(m);
   m.impl("activation_backward", TORCH_FN(backward));
 }
 

@@ -8,6 +8,6 @@ namespace hostmem {
 Tensor plain_activation(const ActivationSpec& spec, const Tensor& self);
 
 // `out` has self's sizes; it may be self.
-void plain_activation_out(const ActivationSpec& spec, const Tensor& self, const Tensor& out);
+Tensor& plain_activation_out(const ActivationSpec& spec, const Tensor& self, Tensor& out);
 
 }  // namespace hostmem
