@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
 
 #include <array>
 #include <utility>
@@ -69,5 +70,66 @@ FASTOPS_API Tensor composite_gated_act(const Tensor& self, std::string_view acti
 FASTOPS_API Tensor composite_gated_act_backward(const Tensor& grad_output, const Tensor& self,
                                                 std::string_view activation, c10::ArrayRef<double> params,
                                                 bool gate_last);
+
+// ---- the ops of a device with kernels, for impl_gated_acts ----
+
+template <class Device>
+struct DeviceGatedActs {
+  static Tensor act_mul(const Tensor& gate, const Tensor& up, std::string_view activation,
+                        c10::ArrayRef<double> params) {
+    const auto spec = check_act_mul(gate, up, activation, params);
+    Tensor result = Device::empty(gate.sizes(), gate);
+    Device::forward(spec, gate, up, result);
+    return result;
+  }
+  static std::vector<Tensor> act_mul_backward(const Tensor& grad_output, const Tensor& gate, const Tensor& up,
+                                              std::string_view activation, c10::ArrayRef<double> params,
+                                              std::array<bool, 2> output_mask) {
+    const auto spec = check_act_mul_backward(grad_output, gate, up, activation, params);
+    std::vector<Tensor> grads;
+    std::array<Tensor, 2> result;
+    for (size_t i = 0; i < 2; ++i) {
+      if (output_mask[i]) grads.push_back(result[i] = Device::empty(gate.sizes(), gate));
+    }
+    if (!grads.empty()) Device::backward(spec, grad_output, gate, up, result[0], result[1]);
+    return grads;
+  }
+  static Tensor gated_act(const Tensor& self, std::string_view activation, c10::ArrayRef<double> params,
+                          bool gate_last) {
+    const auto spec = check_gated_act(self, activation, params);
+    const auto [gate, up] = split_gate(self, gate_last);
+    Tensor result = Device::empty(gate.sizes(), gate);
+    Device::forward(spec, gate, up, result);
+    return result;
+  }
+  static Tensor gated_act_backward(const Tensor& grad_output, const Tensor& self, std::string_view activation,
+                                   c10::ArrayRef<double> params, bool gate_last) {
+    const auto spec = check_gated_act_backward(grad_output, self, activation, params);
+    const auto [gate, up] = split_gate(self, gate_last);
+    Tensor result = Device::empty(self.sizes(), self);
+    const auto [grad_gate, grad_up] = split_gate(result, gate_last);
+    Device::backward(spec, grad_output, gate, up, grad_gate, grad_up);
+    return result;
+  }
+};
+
+// Registers act_mul, gated_act and their derivatives for a device:
+//
+//   struct Device {
+//     static Tensor empty(at::IntArrayRef sizes, const Tensor& like);
+//     // f(gate) * up
+//     static void forward(const ActivationSpec& spec, const Tensor& gate, const Tensor& up, const Tensor& result);
+//     // The gradients of gate and up; one of them may be undefined and is not computed then.
+//     static void backward(const ActivationSpec& spec, const Tensor& grad_output, const Tensor& gate, const Tensor& up,
+//                          const Tensor& grad_gate, const Tensor& grad_up);
+//   };
+template <class Device>
+void impl_gated_acts(torch::Library& m) {
+  using Ops = DeviceGatedActs<Device>;
+  m.impl("act_mul", TORCH_FN(Ops::act_mul));
+  m.impl("act_mul_backward", TORCH_FN(Ops::act_mul_backward));
+  m.impl("gated_act", TORCH_FN(Ops::gated_act));
+  m.impl("gated_act_backward", TORCH_FN(Ops::gated_act_backward));
+}
 
 }  // namespace fastops
