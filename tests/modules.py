@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import fastops.nn
 from fastops.nn import MLP, GatedMLP, LinearAct
 from reference import ACTIVATIONS
+from strategies import WIDEST
 
 CLASSES = {entry["class_name"]: name for name, entry in ACTIVATIONS.items()}
 
@@ -75,13 +76,13 @@ each_pair = pytest.mark.parametrize("kind", PAIRS)
 each_module = pytest.mark.parametrize("kind", MODULES)
 
 
-def seeded(make: Callable[[], nn.Module], device: Any, dtype: torch.dtype = torch.float64) -> nn.Module:
+def seeded(make: Callable[[], nn.Module], device: Any, dtype: torch.dtype = WIDEST) -> nn.Module:
     """The module with the same initial parameters in every call."""
     torch.manual_seed(0)
     return make().to(device, dtype)
 
 
-def batch(device: Any, *shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
+def batch(device: Any, *shape: int, dtype: torch.dtype = WIDEST) -> Tensor:
     """Normally distributed numbers, the same in every call."""
     generator = torch.Generator().manual_seed(4)
     return torch.randn(shape or (7, 6), generator=generator, dtype=torch.float64).to(device, dtype)

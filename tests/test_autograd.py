@@ -23,7 +23,7 @@ from samples import (
     each_differentiable_sample,
     mlp_reference,
 )
-from strategies import DEVICE, DTYPES
+from strategies import DEVICE, DTYPES, WIDEST
 
 ops = torch.ops.fastops
 
@@ -167,7 +167,7 @@ def test_every_activation_in_every_fused_op(name: str, device: Any) -> None:
     generator = torch.Generator().manual_seed(1)
     shapes = {"x": (3, 4), "bias": (4,), "weight": (4, 4), "bias_2": (4,), "weight_2": (2, 4)}
     tensors = {
-        key: torch.randn(shape, generator=generator, dtype=torch.float64).to(device).requires_grad_()
+        key: torch.randn(shape, generator=generator, dtype=torch.float64).to(device, WIDEST).requires_grad_()
         for key, shape in shapes.items()
     }
     x, bias, weight, bias_2, weight_2 = tensors.values()
@@ -236,8 +236,8 @@ def networks(device: Any, hidden: nn.Module | None = None) -> tuple[fastops.nn.M
     torch.manual_seed(0)
     hidden = hidden or nn.Softplus(beta=2.0)
     layers = [nn.Linear(3, 5), hidden, nn.Linear(5, 4), hidden, nn.Linear(4, 1), nn.Tanh()]
-    layers = [layer if layer is hidden else layer.to(device, torch.float64) for layer in layers]
-    mlp = fastops.nn.MLP(3, [5, 4], 1, activation=hidden, output_activation="tanh", device=device, dtype=torch.float64)
+    layers = [layer if layer is hidden else layer.to(device, WIDEST) for layer in layers]
+    mlp = fastops.nn.MLP(3, [5, 4], 1, activation=hidden, output_activation="tanh", device=device, dtype=WIDEST)
     sequential = nn.Sequential(*layers)
     for mine, theirs in zip(mlp.values(), (layers[0], layers[2], layers[4]), strict=True):
         mine.weight, mine.bias = theirs.weight, theirs.bias
@@ -245,9 +245,9 @@ def networks(device: Any, hidden: nn.Module | None = None) -> tuple[fastops.nn.M
 
 
 def random(*shape: int, device: Any, requires_grad: bool = False) -> Tensor:
-    """Normally distributed float64 numbers, the same in every call."""
+    """Normally distributed numbers of the widest dtype, the same in every call."""
     generator = torch.Generator().manual_seed(2)
-    return torch.randn(shape, generator=generator, dtype=torch.float64).to(device).requires_grad_(requires_grad)
+    return torch.randn(shape, generator=generator, dtype=torch.float64).to(device, WIDEST).requires_grad_(requires_grad)
 
 
 def test_third_derivative_of_mlp(device: Any) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from reference import GRADIENT_FROM_OUTPUT
 from samples import activation, each_activation
+from strategies import WIDEST
 
 ops = torch.ops.fastops
 
@@ -34,9 +35,9 @@ def needs_input(name: str) -> bool:
 
 
 def values(device: Any, requires_grad: bool = False) -> Tensor:
-    """A [3, 4] float64 tensor that reaches both sides of every threshold."""
+    """A [3, 4] tensor that reaches both sides of every threshold."""
     values = torch.tensor([-7.5, -3.4, -2.1, -0.8, -0.4, -0.1, 0.2, 0.4, 0.9, 1.7, 3.3, 7.6], dtype=torch.float64)
-    return values.reshape(3, 4).to(device).requires_grad_(requires_grad)
+    return values.reshape(3, 4).to(device, WIDEST).requires_grad_(requires_grad)
 
 
 def message(error: type[Exception], function: Callable[[], Any]) -> str:
@@ -227,7 +228,7 @@ FUSED = {
 def test_changed_argument_raises(op: str, argument: str, device: Any) -> None:
     """A changed argument of a fused op, as by an optimizer step before backward, raises the version error."""
     tensors = {
-        name: torch.ones(shape, dtype=torch.float64, device=device, requires_grad=True)
+        name: torch.ones(shape, dtype=WIDEST, device=device, requires_grad=True)
         for name, shape in [("x", (3, 4)), ("x_2", (3, 4)), ("bias", (4,))]
         + [(f"weight{i}", (4, 4)) for i in ("", "_2", "_3")]
     }
@@ -241,7 +242,7 @@ def test_changed_argument_raises(op: str, argument: str, device: Any) -> None:
 @pytest.mark.parametrize("op", ["linear_act", "mlp"])
 def test_changed_output_raises(op: str, device: Any) -> None:
     """An output from which the derivative is had must not change, and one from which it is not may."""
-    weight = torch.ones(2, 4, dtype=torch.float64, device=device, requires_grad=True)
+    weight = torch.ones(2, 4, dtype=WIDEST, device=device, requires_grad=True)
     for name in ("tanh", "gelu", "identity"):
         x = values(device, requires_grad=True)
         y = ops.linear_act(x, weight, None, name) if op == "linear_act" else ops.mlp(x, [weight], [None], "relu", name)
@@ -260,7 +261,7 @@ def test_changed_output_raises(op: str, device: Any) -> None:
 @each_activation
 def test_out_with_gradient_raises(name: str, gradient_of: str, device: Any) -> None:
     """out= takes no part in differentiation: it raises and writes nothing, unless grad mode is off."""
-    x, out = values(device), torch.full((3, 4), 5.0, dtype=torch.float64, device=device)
+    x, out = values(device), torch.full((3, 4), 5.0, dtype=WIDEST, device=device)
     (x if gradient_of == "self" else out).requires_grad_()
     with pytest.raises(RuntimeError, match=rf"{name}.*out=\.\.\. arguments don't support automatic differentiation"):
         getattr(ops, name).out(x, out=out)
@@ -275,7 +276,7 @@ def test_bias_act_out_with_gradient_raises(device: Any) -> None:
     for position in range(3):
         x, out, bias = (
             values(device),
-            torch.full((3, 4), 5.0, dtype=torch.float64, device=device),
+            torch.full((3, 4), 5.0, dtype=WIDEST, device=device),
             values(device)[0].clone(),
         )
         (x, bias, out)[position].requires_grad_()

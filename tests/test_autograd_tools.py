@@ -15,6 +15,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 import fastops
 from samples import Sample, close, each_differentiable_op, each_differentiable_sample
+from strategies import WIDEST
 from test_autograd import gradients, scalar
 
 ops = torch.ops.fastops
@@ -149,7 +150,8 @@ def test_mlp_with_checkpoint_keeps_its_arguments_only(hidden: str, last: str, de
     generator = torch.Generator().manual_seed(5)
     shapes = ((7, 3), (5, 3), (6, 5), (2, 6), (5,), (2,))
     x, *parameters = (
-        torch.randn(shape, generator=generator, dtype=torch.float64).to(device).requires_grad_() for shape in shapes
+        torch.randn(shape, generator=generator, dtype=torch.float64).to(device, WIDEST).requires_grad_()
+        for shape in shapes
     )
     weights, biases = parameters[:3], [parameters[3], None, parameters[4]]
     call = lambda checkpoint: fastops.functional.mlp(x, weights, biases, hidden, last, checkpoint=checkpoint)  # noqa: E731
@@ -160,8 +162,8 @@ def test_mlp_with_checkpoint_keeps_its_arguments_only(hidden: str, last: str, de
 
 def test_gated_mlp_with_checkpoint_keeps_its_arguments_only(device: Any) -> None:
     """So does gated_mlp."""
-    module = fastops.nn.GatedMLP(4, 6, checkpoint=True, device=device, dtype=torch.float64)
-    x = torch.linspace(-2, 2, 20, dtype=torch.float64, device=device).view(5, 4).requires_grad_()
+    module = fastops.nn.GatedMLP(4, 6, checkpoint=True, device=device, dtype=WIDEST)
+    x = torch.linspace(-2, 2, 20, dtype=WIDEST, device=device).view(5, 4).requires_grad_()
     parameters = list(module.parameters())
     assert kept_for_backward(lambda: module(x), [x, *parameters]) == []
     results = [gradients(scalar((module(x),)), [x, *parameters])]
@@ -177,10 +179,10 @@ def test_module_with_checkpoint(dropout: float, hooked: bool, device: Any) -> No
     results = []
     for kind in (False, True):
         torch.manual_seed(0)
-        module = fastops.nn.MLP(4, [6, 5], 2, dropout=dropout, checkpoint=kind, device=device, dtype=torch.float64)
+        module = fastops.nn.MLP(4, [6, 5], 2, dropout=dropout, checkpoint=kind, device=device, dtype=WIDEST)
         if hooked:
             list(module.values())[1].register_forward_hook(lambda layer, inputs, output: output * 2)
-        x = torch.linspace(-2, 2, 20, dtype=torch.float64, device=device).view(5, 4).requires_grad_()
+        x = torch.linspace(-2, 2, 20, dtype=WIDEST, device=device).view(5, 4).requires_grad_()
         inputs = [x, *module.parameters()]
         if kind:
             hidden = [shape for shape in kept_for_backward(lambda: module(x), inputs) if shape[0] == 5]  # noqa: B023
@@ -212,12 +214,12 @@ def test_compiled_autograd(sample: Sample, device: Any) -> None:
         close(tuple(torch.zeros_like(t) if t.grad is None else t.grad for t in inputs), expected)
 
 
-@pytest.mark.parametrize("module", [nn.Identity, lambda: fastops.nn.MLP(4, 6, dtype=torch.float64, checkpoint=True)])
+@pytest.mark.parametrize("module", [nn.Identity, lambda: fastops.nn.MLP(4, 6, dtype=WIDEST, checkpoint=True)])
 def test_compiled_autograd_of_saved_outputs(module: Callable[[], nn.Module], device: Any) -> None:
     """A node whose saved tensor is its own output, or that keeps nothing, is captured as well."""
     torch._dynamo.reset()
     layer = module().to(device)
-    x = torch.linspace(-2, 2, 20, dtype=torch.float64, device=device).view(5, 4).requires_grad_()
+    x = torch.linspace(-2, 2, 20, dtype=WIDEST, device=device).view(5, 4).requires_grad_()
     expected = gradients(scalar((ops.tanh(layer(x)),)), [x])
     loss = scalar((ops.tanh(layer(x)),))
     with compiled_autograd._enable(torch.compile(backend="aot_eager", fullgraph=True)):

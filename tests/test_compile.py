@@ -11,6 +11,7 @@ from torch._inductor import metrics
 
 import fastops
 from samples import Sample, as_tuple, close, each_op
+from strategies import WIDEST
 from test_opcheck import batch, forward_and_backward, module
 
 ops = torch.ops.fastops
@@ -55,6 +56,8 @@ def test_inductor(mode: str, device: Any) -> None:
 
 def test_inductor_fuses_around_ops(device: Any) -> None:
     """What stands before and after an op becomes one kernel each, as around PyTorch's own matrix products."""
+    if device.type == "mps" and not torch.backends.mps.is_built():
+        pytest.skip("Inductor's kernels need a Mac")
     mlp = module("MLP", device)
 
     def function(x: Tensor) -> Tensor:
@@ -74,7 +77,7 @@ def test_out_of_inputs_with_odd_strides(device: Any) -> None:
     def function(x: Tensor) -> Tensor:
         return mlp(ops.gelu(x.mT).mT.flip(0)).mT.contiguous() + 1
 
-    x = torch.linspace(-2, 2, 36, dtype=torch.float64, device=device).view(6, 6)[::2]
+    x = torch.linspace(-2, 2, 36, dtype=WIDEST, device=device).view(6, 6)[::2]
     compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
     close(compiled(x), function(x))
     assert compiled(x).stride() == function(x).stride()

@@ -17,6 +17,7 @@ from fastops._convert.formula import read
 from fastops._resolve import OTHER_CLASSES, resolve
 from reference import ACTIVATIONS
 from samples import close
+from strategies import WIDEST
 from zoo import BLOCKS, MODELS
 
 DOCUMENTATION = pathlib.Path(__file__).parents[1] / "docs" / "convert.md"
@@ -25,7 +26,7 @@ DOCUMENTATION = pathlib.Path(__file__).parents[1] / "docs" / "convert.md"
 def seeded(make: Any, device: Any) -> nn.Module:
     """The model with the same random weights in every call."""
     torch.manual_seed(0)
-    model = make().to(device, torch.float64)
+    model = make().to(device, WIDEST)
     for parameter in model.parameters():  # some are zeros or ones
         nn.init.normal_(parameter, std=0.3)
     return model
@@ -69,7 +70,7 @@ def test_block(kind: str, device: Any) -> None:
     block = seeded(BLOCKS[kind], device).eval()
     reference = copy.deepcopy(block)
     assert fastops.nn.convert(block).replaced
-    x = torch.randn(3, 5, 12, generator=torch.Generator().manual_seed(2), dtype=torch.float64).to(device)
+    x = torch.randn(3, 5, 12, generator=torch.Generator().manual_seed(2), dtype=torch.float64).to(device, WIDEST)
     x.requires_grad_()
     results = []
     for module in (block, reference):
@@ -114,7 +115,7 @@ def test_activation(library: str, name: str, device: Any) -> None:
     """The activations of timm and transformers are what the table says."""
     module = getattr(importlib.import_module(library), name)()
     activation, params = resolve(module)
-    x = torch.linspace(-6, 6, 101, dtype=torch.float64, device=device)
+    x = torch.linspace(-6, 6, 101, dtype=WIDEST, device=device)
     close([getattr(torch.ops.fastops, activation)(x, *params)], [module(x)])
 
 

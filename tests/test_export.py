@@ -24,6 +24,7 @@ import modules
 from modules import MODULES, batch, each_module, seeded
 from reference import ACTIVATIONS
 from samples import SAMPLES, Sample, as_tuple, close, each_sample
+from strategies import WIDEST
 
 
 class Calls(nn.Module):
@@ -38,7 +39,7 @@ class Calls(nn.Module):
         return [call(*itertools.islice(rest, count)) for call, count in self.calls]
 
 
-def inputs(samples: list[Sample], device: Any, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
+def inputs(samples: list[Sample], device: Any, dtype: torch.dtype = WIDEST) -> tuple[Tensor, ...]:
     return tuple(tensor.to(dtype) for sample in samples for tensor in sample.tensors(device))
 
 
@@ -139,7 +140,7 @@ def test_every_op_has_a_decomposition() -> None:
 
 
 @each_module
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [WIDEST, torch.bfloat16], ids=str)
 def test_decomposed_modules(kind: str, dtype: torch.dtype, device: Any) -> None:
     """A module's program, decomposed with the table of fastops alone, keeps linear layers and any batch."""
     module = seeded(MODULES[kind], device, dtype).eval()

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import fastops
 from fastops.nn import MLP
 from samples import close
+from strategies import WIDEST
 
 ACTIVATIONS = [
     *(nn.Identity(), nn.ReLU(), nn.ReLU(inplace=True), nn.ReLU6(), nn.LeakyReLU(0.3), nn.LeakyReLU(-0.2), nn.ELU(1.7)),
@@ -22,13 +23,13 @@ ACTIVATIONS = [
 
 
 def layer(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
-    """A linear layer in float64."""
-    return nn.Linear(inputs, outputs, bias, dtype=torch.float64)
+    """A linear layer in the widest dtype."""
+    return nn.Linear(inputs, outputs, bias, dtype=WIDEST)
 
 
 def batch(device: Any) -> Tensor:
     """Normally distributed numbers, the same in every call."""
-    return torch.randn(7, 4, generator=torch.Generator().manual_seed(9), dtype=torch.float64).to(device)
+    return torch.randn(7, 4, generator=torch.Generator().manual_seed(9), dtype=torch.float64).to(device, WIDEST)
 
 
 def assert_equivalent(sequential: nn.Sequential, device: Any) -> MLP:

@@ -269,7 +269,7 @@ each_module = pytest.mark.parametrize("kind", ["MLP", "GatedMLP", "LinearAct"])
 
 
 def inputs(device: Any, *shape: int) -> Tensor:
-    """Normally distributed float64 numbers, the same in every call."""
+    """Normally distributed numbers of the widest dtype, the same in every call."""
     generator = torch.Generator().manual_seed(3)
     return torch.randn(shape, generator=generator, dtype=torch.float64).to(device, WIDEST)
 

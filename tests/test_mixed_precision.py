@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import fastops
 from samples import Sample, each_differentiable_sample
+from strategies import DEVICE
 
 each_dtype = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=lambda dtype: str(dtype)[6:])
 
@@ -25,7 +26,7 @@ def results_and_gradients(function: Function, tensors: Sequence[Tensor]) -> list
     results = function(*inputs)
     weights = [torch.linspace(0.5, 1.5, r.numel(), dtype=r.dtype, device=r.device).view(r.shape) for r in results]
     grads = torch.autograd.grad(results, inputs, weights, allow_unused=True, materialize_grads=True)
-    return [tensor.detach().double() for tensor in (*results, *grads)]
+    return [tensor.detach().cpu().double() for tensor in (*results, *grads)]
 
 
 def errors(function: Function, tensors: Sequence[Tensor], exact: Sequence[Tensor]) -> list[float]:
@@ -37,9 +38,13 @@ def errors(function: Function, tensors: Sequence[Tensor], exact: Sequence[Tensor
     ]
 
 
+# Of the largest element. On Apple GPUs a product is rounded before its bias is added.
+ROUNDINGS = 3 if DEVICE == "mps" else 2
+
+
 def assert_as_exact(mine: Sequence[float], theirs: Sequence[float], dtype: torch.dtype) -> None:
-    """Within PyTorch's error, where that is no NaN, and two roundings of the largest element."""
-    budget = [(0.0 if math.isnan(error) else error) + 2 * torch.finfo(dtype).eps for error in theirs]
+    """Within PyTorch's error, where that is no NaN, and some roundings."""
+    budget = [(0.0 if math.isnan(error) else error) + ROUNDINGS * torch.finfo(dtype).eps for error in theirs]
     assert all(error <= allowed for error, allowed in zip(mine, budget, strict=True)), (mine, theirs)
 
 
@@ -49,7 +54,7 @@ def assert_as_exact(mine: Sequence[float], theirs: Sequence[float], dtype: torch
 def test_16_bit_arguments(sample: Sample, dtype: torch.dtype, device: Any) -> None:
     """Values and gradients of 16-bit tensors are as exact as those of PyTorch's ops, or more."""
     tensors = [tensor.to(dtype) for tensor in sample.tensors(device)]
-    exact = results_and_gradients(sample.reference, [tensor.double() for tensor in tensors])
+    exact = results_and_gradients(sample.reference, [tensor.cpu().double() for tensor in tensors])
     assert sample.call(*tensors)[0].dtype == dtype
     assert_as_exact(errors(sample.call, tensors, exact), errors(sample.reference, tensors, exact), dtype)
 
@@ -68,7 +73,7 @@ def test_autocast(sample: Sample, dtype: torch.dtype, device: Any) -> None:
         return run
 
     tensors = [tensor.float() for tensor in sample.tensors(device)]
-    exact = results_and_gradients(sample.reference, [tensor.double() for tensor in tensors])
+    exact = results_and_gradients(sample.reference, [tensor.cpu().double() for tensor in tensors])
     products = sample.op in ("linear_act", "mlp", "gated_mlp")
     assert cast(sample.call)(*tensors)[0].dtype == (dtype if products else torch.float32)
     assert_as_exact(errors(cast(sample.call), tensors, exact), errors(cast(sample.reference), tensors, exact), dtype)

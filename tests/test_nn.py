@@ -15,6 +15,7 @@ from fastops.nn import MLP, GatedMLP, LinearAct
 from modules import CLASSES, MODULES, PAIRS, batch, each_pair, seeded, value_and_gradients
 from reference import ACTIVATIONS, parameter_sets
 from samples import activation, close
+from strategies import WIDEST
 
 # ---- against torch.nn ----
 
@@ -45,11 +46,11 @@ def test_parameters_are_weight_bias_weight_bias() -> None:
 @each_pair
 def test_state_dict_interchange(kind: str, device: Any) -> None:
     """State dicts load in both directions, strictly."""
-    mine, theirs = (make().to(device, torch.float64).eval() for make in PAIRS[kind])
+    mine, theirs = (make().to(device, WIDEST).eval() for make in PAIRS[kind])
     x = batch(device)
     theirs.load_state_dict(mine.state_dict(), strict=True)
     close(mine(x), theirs(x))
-    other = PAIRS[kind][1]().to(device, torch.float64).eval()
+    other = PAIRS[kind][1]().to(device, WIDEST).eval()
     mine.load_state_dict(other.state_dict(), strict=True)
     close(mine(x), other(x))
 

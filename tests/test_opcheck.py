@@ -14,8 +14,14 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 import fastops
 import fastops.nn
 from samples import SAMPLES, Sample, as_tuple, close, each_sample
+from strategies import DEVICE, WIDEST
 
 ops = torch.ops.fastops
+
+# All that there are. The one of autograd knows no MPS tensors.
+CHECKS = ["test_schema", "test_faketensor", "test_aot_dispatch_dynamic"]
+if DEVICE != "mps":
+    CHECKS.append("test_autograd_registration")
 
 
 def test_every_op_has_a_sample() -> None:
@@ -29,14 +35,14 @@ def test_every_op_has_a_sample() -> None:
 def test_opcheck(sample: Sample, device: Any) -> None:
     """PyTorch's own checks of a custom op: schema, autograd registration, fake tensors, compiled with gradients."""
     tensors = sample.tensors(device, requires_grad=sample.differentiable)
-    torch.library.opcheck(sample.overload, sample.arguments(*tensors), sample.keywords(*tensors))
+    torch.library.opcheck(sample.overload, sample.arguments(*tensors), sample.keywords(*tensors), test_utils=CHECKS)
 
 
 @pytest.mark.parametrize("sample", {sample.op: sample for sample in SAMPLES}.values(), ids=str)
 def test_opcheck_without_gradient(sample: Sample, device: Any) -> None:
     """The same where nothing requires a gradient."""
     tensors = sample.tensors(device)
-    torch.library.opcheck(sample.overload, sample.arguments(*tensors), sample.keywords(*tensors))
+    torch.library.opcheck(sample.overload, sample.arguments(*tensors), sample.keywords(*tensors), test_utils=CHECKS)
 
 
 # ---- fake and meta tensors ----
@@ -92,15 +98,15 @@ MODULES = {
 
 
 def module(kind: str, device: Any) -> nn.Module:
-    """A module in float64 with the same parameters in every call."""
+    """A module in the widest dtype with the same parameters in every call."""
     torch.manual_seed(0)
-    return MODULES[kind]().to(device, torch.float64)
+    return MODULES[kind]().to(device, WIDEST)
 
 
 def batch(rows: int, device: Any) -> Tensor:
     """A [rows, 6] input that requires a gradient."""
     generator = torch.Generator().manual_seed(rows)
-    return torch.randn(rows, 6, generator=generator, dtype=torch.float64).to(device).requires_grad_()
+    return torch.randn(rows, 6, generator=generator, dtype=torch.float64).to(device, WIDEST).requires_grad_()
 
 
 def forward_and_backward(function: Any, parameters: list[Tensor], x: Tensor) -> list[Tensor]:

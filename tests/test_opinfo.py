@@ -13,6 +13,7 @@ from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
 import fastops
 from reference import ACTIVATIONS
+from strategies import WIDEST
 
 # The ops of PyTorch's database by the name of ours.
 INFOS: dict[str, OpInfo] = {}
@@ -25,7 +26,8 @@ for entry in op_db:
 WITHOUT_MEANING = {"inplace"}
 
 each_info = pytest.mark.parametrize("name", INFOS)
-each_dtype = pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=lambda d: str(d)[6:])
+dtypes = [WIDEST, torch.float32, torch.bfloat16]
+each_dtype = pytest.mark.parametrize("dtype", dict.fromkeys(dtypes), ids=lambda dtype: str(dtype)[6:])
 
 
 def ours(name: str, sample: SampleInput) -> Callable[[Tensor], Tensor] | None:

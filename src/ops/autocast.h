@@ -3,6 +3,7 @@
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>
+#include <torch/library.h>
 
 #include <optional>
 #include <vector>
@@ -45,5 +46,12 @@ class AutocastScope {
   at::ScalarType dtype_;
   c10::impl::ExcludeDispatchKeyGuard below_;
 };
+
+// Of ops that have products and yet run in their input's dtype: what they call is not cast.
+template <c10::DispatchKey key>
+void below_autocast(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const c10::impl::ExcludeDispatchKeyGuard below(key);
+  op.callBoxed(stack);
+}
 
 }  // namespace fastops

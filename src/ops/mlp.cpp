@@ -317,9 +317,11 @@ TORCH_LIBRARY_IMPL(fastops, Batched, m) {
   m.impl("mlp_backward", TORCH_FN(composite_backward));
 }
 
-#define FASTOPS_AUTOCAST(DEVICE, KEY)                                                    \
-  TORCH_LIBRARY_IMPL(fastops, KEY, m) {                                                  \
-    m.impl("mlp", TORCH_FN((autocast<c10::DeviceType::DEVICE, c10::DispatchKey::KEY>))); \
+#define FASTOPS_AUTOCAST(DEVICE, KEY)                                                                           \
+  TORCH_LIBRARY_IMPL(fastops, KEY, m) {                                                                         \
+    m.impl("mlp", TORCH_FN((autocast<c10::DeviceType::DEVICE, c10::DispatchKey::KEY>)));                        \
+    m.impl("mlp_forward", torch::CppFunction::makeFromBoxedFunction<below_autocast<c10::DispatchKey::KEY>>());  \
+    m.impl("mlp_backward", torch::CppFunction::makeFromBoxedFunction<below_autocast<c10::DispatchKey::KEY>>()); \
   }
 FASTOPS_AUTOCAST_DEVICES(FASTOPS_AUTOCAST)
 #undef FASTOPS_AUTOCAST

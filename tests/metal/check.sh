@@ -31,7 +31,6 @@ kernels=$!
 .venv/bin/cmake --install "$build" --prefix "$out/install" > /dev/null
 cp -r python/fastops/. "$out/install"/fastops/{_C*,_activations.py,_build.py} "$out/fastops/"
 wait "$kernels"
-"$python" tests/metal/kernels.py build "$out/libkernels-sanitized.so" --sanitize
 
 # An environment of its own, as the other one's fastops is found before any in PYTHONPATH.
 if [[ ! -e $out/venv ]]; then
@@ -42,14 +41,16 @@ fi
 export FASTOPS_TEST_DEVICE=mps FASTOPS_TEST_PROFILE=quick FASTOPS_METAL_KERNELS=$PWD/$out/libkernels.so
 pytest() { "$out/venv/bin/python" -m pytest -n 2 -q "$@"; }
 
-step "undefined behavior, and other orders of the threads"
-FASTOPS_METAL_KERNELS=$PWD/$out/libkernels-sanitized.so FASTOPS_METAL_SCHEDULE=1 pytest \
-  tests/test_activation.py tests/test_bias_act.py tests/test_gated_act.py
-step "the matrix product of linear_act, in another order"
-FASTOPS_METAL_LINEAR=1 FASTOPS_METAL_SCHEDULE=2 pytest tests/test_mlp.py -k "forward or linear_act"
 step "mutations"
 "$out/venv/bin/python" tests/metal/mutations.py
-step "the backend's own tests, and the suite"
-# Those that reach the backend: not those of the package, the benchmark or the CPU's instruction sets.
-pytest tests/metal tests/test_{activation,bias_act,gated_act,mlp,gated_mlp,fallback}.py tests/test_errors*.py \
-  tests/test_nn*.py tests/test_autograd{,_in_place}.py tests/test_functorch.py tests/test_from_sequential.py
+
+# The seeds of the threads' order differ, and with 0 they are in step.
+step "the kernels whose threads work together, in several orders of the threads"
+FASTOPS_METAL_SCHEDULE=0 pytest tests/test_bias_act.py -k "backward or gradient"
+# Without the large products: small ones take several tiles, too.
+FASTOPS_METAL_LINEAR=1 FASTOPS_METAL_SCHEDULE=2 pytest tests/test_mlp.py -k "forward or autograd or linear_act or exact"
+
+step "the suite"
+# README.md says why not these.
+FASTOPS_METAL_SCHEDULE=1 pytest tests -k "not decompos and not onnx and not documentation and not on_threads" \
+  --ignore=tests/test_{bench,capability,composability,convert_models,cpp,distributed,dtensor,examples,gpu,large}.py

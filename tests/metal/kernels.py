@@ -1,7 +1,7 @@
 """Checks and compiles the Metal kernels with clang.
 
-kernels.py check                       every kernel against Metal's rules
-kernels.py build OUTPUT [--sanitize]   a library of kernels that run on the CPU
+kernels.py check          every kernel against Metal's rules
+kernels.py build OUTPUT   a library of kernels that run on the CPU and stop at undefined behavior
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import concurrent.futures
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import translate
@@ -72,28 +72,25 @@ def recursion(assembly: str) -> str | None:
     return next(filter(None, (visit(function, ()) for function in calls)), None)
 
 
-def compile_kernels(source: Path, output: Path, flags: Iterable[str], defines: Sequence[str], include: Path) -> Path:
+def compile_kernels(source: Path, output: Path, defines: Sequence[str], include: Path) -> Path:
     """The kernels of a file as an object for the CPU."""
     text = output.with_suffix(".cpp")
     translate.translate("exec", source, text, defines, include)
-    run([translate.CLANG, *EXECUTABLE, *flags, "-I", HERE / "shim", "-c", text, "-o", output])
+    run([translate.CLANG, *EXECUTABLE, *SANITIZE, "-O0", "-I", HERE / "shim", "-c", text, "-o", output])
     return output
 
 
 def build(
     library: Path,
     sources: Sequence[Path] = SOURCES,
-    sanitize: bool = False,
     defines: Sequence[str] = (),
     include: Path = translate.ROOT / "src",
-    optimize: str = "-O0",
 ) -> None:
     """Compiles kernels and what launches them into a shared library."""
-    flags = [optimize, *(SANITIZE if sanitize else [])]
     with tempfile.TemporaryDirectory() as directory, concurrent.futures.ThreadPoolExecutor(2) as pool:
         launcher = Path(directory, "launcher.o")
         jobs = [
-            pool.submit(compile_kernels, source, Path(directory, f"{source.stem}.o"), flags, defines, include)
+            pool.submit(compile_kernels, source, Path(directory, f"{source.stem}.o"), defines, include)
             for source in sources
         ]
         run([translate.CLANG, "-std=c++17", "-O2", "-fPIC", "-c", HERE / "launcher.cpp", "-o", launcher])
@@ -105,10 +102,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("task", choices=["check", "build"])
     parser.add_argument("output", nargs="?", type=Path)
-    parser.add_argument("--sanitize", action="store_true", help="stop at undefined behavior")
     arguments = parser.parse_args()
     if arguments.task == "build":
-        build(arguments.output, sanitize=arguments.sanitize)
+        build(arguments.output)
         return
     for source in SOURCES:
         check(source)

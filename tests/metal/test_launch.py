@@ -5,6 +5,8 @@ from __future__ import annotations
 import concurrent.futures
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -113,4 +115,8 @@ def test_source_is_whole() -> None:
 
 
 def test_example() -> None:
-    runpy.run_path(str(ROOT / "examples/mps_softshrink.py"))
+    command = [sys.executable, ROOT / "examples/mps_softshrink.py", "--rows", "64"]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert "kernels of fastops: 3 x fastops_bias_softshrink_float, 1 x fastops_bias_identity_float" in result.stdout
+    assert "The losses agree." in result.stdout
