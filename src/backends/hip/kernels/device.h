@@ -59,6 +59,15 @@ const char* launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t 
 
 #endif
 
+// `value`, which is the same in all threads of a wave: AMD's compiler can then branch on it without masks.
+__device__ inline int wave_uniform(int value) {
+#if defined(__HIP_DEVICE_COMPILE__)
+  return __builtin_amdgcn_readfirstlane(value);
+#else
+  return value;
+#endif
+}
+
 inline constexpr int64_t most_blocks_y = 65535;
 
 }  // namespace fastops::hip
