@@ -58,31 +58,32 @@ struct MmaM16n8k16 {
 };
 
 // The registers of a lane that an instruction names.
-template <class T>
 struct MatrixRegisters {
   float* sum;
-  const T* a;
-  const T* b;
+  const void* a;
+  const void* b;
 };
 
-template <class Instruction, class T>
+// Number is the type of the operands.
+template <class Instruction, class Number>
 void multiply_add(void* const* lanes) {
-  const auto lane = [&](int i) -> const MatrixRegisters<T>& { return *static_cast<MatrixRegisters<T>*>(lanes[i]); };
-  const auto number = [&](const T* MatrixRegisters<T>::* operand, Place place) {
-    const T result = (lane(place.lane).*operand)[place.number];
-    for (int copy = 1; copy < Instruction::copies; ++copy) {
-      const T other = (lane(place.lane + 16 * copy).*operand)[place.number];
-      if (std::memcmp(&result, &other, sizeof(T)) != 0) fail("the copies of a matrix operand differ");
+  const auto lane = [&](int i) -> const MatrixRegisters& { return *static_cast<MatrixRegisters*>(lanes[i]); };
+  const auto number = [&](const void* MatrixRegisters::* operand, Place place) {
+    Number copies[Instruction::copies];
+    for (int i = 0; i < Instruction::copies; ++i) {
+      const auto* numbers = static_cast<const char*>(lane(place.lane + 16 * i).*operand);
+      std::memcpy(&copies[i], numbers + place.number * sizeof(Number), sizeof(Number));
+      if (std::memcmp(&copies[0], &copies[i], sizeof(Number)) != 0) fail("the copies of a matrix operand differ");
     }
-    return widen(result);
+    return widen(copies[0]);
   };
   float b[Instruction::columns][Instruction::depth];
   for (int j = 0; j < Instruction::columns; ++j) {
-    for (int k = 0; k < Instruction::depth; ++k) b[j][k] = number(&MatrixRegisters<T>::b, Instruction::b(k, j));
+    for (int k = 0; k < Instruction::depth; ++k) b[j][k] = number(&MatrixRegisters::b, Instruction::b(k, j));
   }
   for (int i = 0; i < Instruction::rows; ++i) {
     float a[Instruction::depth];
-    for (int k = 0; k < Instruction::depth; ++k) a[k] = number(&MatrixRegisters<T>::a, Instruction::a(i, k));
+    for (int k = 0; k < Instruction::depth; ++k) a[k] = number(&MatrixRegisters::a, Instruction::a(i, k));
     for (int j = 0; j < Instruction::columns; ++j) {
       const Place place = Instruction::sum(i, j);
       float sum = lane(place.lane).sum[place.number];
@@ -92,32 +93,32 @@ void multiply_add(void* const* lanes) {
   }
 }
 
-template <class Instruction, class T>
-void matrix_instruction(float* sum, const T* a, const T* b) {
-  MatrixRegisters<T> registers = {sum, a, b};
-  wave_operation(Instruction::wave, multiply_add<Instruction, T>, &registers);
+template <class Instruction, class Number>
+void matrix_instruction(float* sum, const void* a, const void* b) {
+  MatrixRegisters registers = {sum, a, b};
+  wave_operation(Instruction::wave, multiply_add<Instruction, Number>, &registers);
 }
 
 }  // namespace emulator
 
 template <class Storage>
-void mfma_16x16x16(float (&sum)[4], const Storage (&a)[4], const Storage (&b)[4]) {
-  emulator::matrix_instruction<emulator::Mfma16x16x16>(sum, a, b);
+void mfma_16x16x16(float (&sum)[4], const uint32_t (&a)[2], const uint32_t (&b)[2]) {
+  emulator::matrix_instruction<emulator::Mfma16x16x16, Storage>(sum, a, b);
 }
 inline void mfma_16x16x4(float (&sum)[4], float a, float b) {
-  emulator::matrix_instruction<emulator::Mfma16x16x4>(sum, &a, &b);
+  emulator::matrix_instruction<emulator::Mfma16x16x4, float>(sum, &a, &b);
 }
 template <class Storage>
-void wmma_gfx11(float (&sum)[8], const Storage (&a)[16], const Storage (&b)[16]) {
-  emulator::matrix_instruction<emulator::WmmaGfx11>(sum, a, b);
+void wmma_gfx11(float (&sum)[8], const uint32_t (&a)[8], const uint32_t (&b)[8]) {
+  emulator::matrix_instruction<emulator::WmmaGfx11, Storage>(sum, a, b);
 }
 template <class Storage>
-void wmma_gfx12(float (&sum)[8], const Storage (&a)[8], const Storage (&b)[8]) {
-  emulator::matrix_instruction<emulator::WmmaGfx12>(sum, a, b);
+void wmma_gfx12(float (&sum)[8], const uint32_t (&a)[4], const uint32_t (&b)[4]) {
+  emulator::matrix_instruction<emulator::WmmaGfx12, Storage>(sum, a, b);
 }
 template <class Storage>
-void mma_m16n8k16(float (&sum)[4], const Storage (&a)[8], const Storage (&b)[4]) {
-  emulator::matrix_instruction<emulator::MmaM16n8k16>(sum, a, b);
+void mma_m16n8k16(float (&sum)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  emulator::matrix_instruction<emulator::MmaM16n8k16, Storage>(sum, a, b);
 }
 
 }  // namespace fastops::hip

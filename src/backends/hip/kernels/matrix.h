@@ -20,6 +20,7 @@ namespace fastops::hip {
 struct Cdna3 {
   static constexpr int wave = 64;
   static constexpr int elements = 4;
+  using Words = uint32_t[elements / 2];
   static constexpr int run = 4;
   static constexpr int sums = 4;
 
@@ -29,18 +30,20 @@ struct Cdna3 {
   __device__ static constexpr int sum_column(int lane, int) { return lane % 16; }
 
   template <class Storage>
-  __device__ static void multiply_add(float (&sum)[sums], const Storage (&a)[elements], const Storage (&b)[elements]) {
-    mfma_16x16x16(sum, a, b);
+  __device__ static void multiply_add(float (&sum)[sums], const Words& a, const Words& b) {
+    mfma_16x16x16<Storage>(sum, a, b);
   }
 
  protected:
   // The same with the instruction for float32. It multiplies by a depth of 4, of which a lane has one: here one of its
   // four. In which order the depth is gone through does not matter, as long as both operands have the same.
   template <class Storage>
-  __device__ static void multiply_add_float32(float (&sum)[sums], const Storage (&a)[elements],
-                                              const Storage (&b)[elements]) {
+  __device__ static void multiply_add_float32(float (&sum)[sums], const Words& a, const Words& b) {
+    const auto element = [](const Words& words, int e) {
+      return widen(Storage{static_cast<uint16_t>(words[e / 2] >> (16 * (e % 2)))});
+    };
 #pragma unroll
-    for (int e = 0; e < elements; ++e) mfma_16x16x4(sum, widen(a[e]), widen(b[e]));
+    for (int e = 0; e < elements; ++e) mfma_16x16x4(sum, element(a, e), element(b, e));
   }
 };
 
@@ -48,11 +51,11 @@ struct Cdna3 {
 // are too small to matter.
 struct Cdna2 : Cdna3 {
   template <class Storage>
-  __device__ static void multiply_add(float (&sum)[sums], const Storage (&a)[elements], const Storage (&b)[elements]) {
+  __device__ static void multiply_add(float (&sum)[sums], const Words& a, const Words& b) {
     if constexpr (std::is_same_v<Storage, float16>) {
-      multiply_add_float32(sum, a, b);
+      multiply_add_float32<Storage>(sum, a, b);
     } else {
-      mfma_16x16x16(sum, a, b);
+      mfma_16x16x16<Storage>(sum, a, b);
     }
   }
 };
@@ -60,11 +63,11 @@ struct Cdna2 : Cdna3 {
 // Has no such instruction for bfloat16.
 struct Cdna1 : Cdna3 {
   template <class Storage>
-  __device__ static void multiply_add(float (&sum)[sums], const Storage (&a)[elements], const Storage (&b)[elements]) {
+  __device__ static void multiply_add(float (&sum)[sums], const Words& a, const Words& b) {
     if constexpr (std::is_same_v<Storage, bfloat16>) {
-      multiply_add_float32(sum, a, b);
+      multiply_add_float32<Storage>(sum, a, b);
     } else {
-      mfma_16x16x16(sum, a, b);
+      mfma_16x16x16<Storage>(sum, a, b);
     }
   }
 };
@@ -75,6 +78,7 @@ struct Cdna1 : Cdna3 {
 struct Rdna3 {
   static constexpr int wave = 32;
   static constexpr int elements = 16;
+  using Words = uint32_t[elements / 2];
   static constexpr int run = 8;
   static constexpr int sums = 8;
 
@@ -84,8 +88,8 @@ struct Rdna3 {
   __device__ static constexpr int sum_column(int lane, int) { return lane % 16; }
 
   template <class Storage>
-  __device__ static void multiply_add(float (&sum)[sums], const Storage (&a)[elements], const Storage (&b)[elements]) {
-    wmma_gfx11(sum, a, b);
+  __device__ static void multiply_add(float (&sum)[sums], const Words& a, const Words& b) {
+    wmma_gfx11<Storage>(sum, a, b);
   }
 };
 #endif
@@ -94,6 +98,7 @@ struct Rdna3 {
 struct Rdna4 {
   static constexpr int wave = 32;
   static constexpr int elements = 8;
+  using Words = uint32_t[elements / 2];
   static constexpr int run = 4;
   static constexpr int sums = 8;
 
@@ -103,8 +108,8 @@ struct Rdna4 {
   __device__ static constexpr int sum_column(int lane, int) { return lane % 16; }
 
   template <class Storage>
-  __device__ static void multiply_add(float (&sum)[sums], const Storage (&a)[elements], const Storage (&b)[elements]) {
-    wmma_gfx12(sum, a, b);
+  __device__ static void multiply_add(float (&sum)[sums], const Words& a, const Words& b) {
+    wmma_gfx12<Storage>(sum, a, b);
   }
 };
 #endif
@@ -114,6 +119,7 @@ struct Rdna4 {
 struct TensorCore {
   static constexpr int wave = 32;
   static constexpr int elements = 8;
+  using Words = uint32_t[elements / 2];
   static constexpr int run = 2;
   static constexpr int sums = 8;
 
@@ -123,12 +129,12 @@ struct TensorCore {
   __device__ static constexpr int sum_column(int lane, int e) { return 2 * (lane % 4) + e % 2 + 8 * (e / 4); }
 
   template <class Storage>
-  __device__ static void multiply_add(float (&sum)[sums], const Storage (&a)[elements], const Storage (&b)[elements]) {
+  __device__ static void multiply_add(float (&sum)[sums], const Words& a, const Words& b) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const Storage columns[4] = {b[2 * half], b[2 * half + 1], b[2 * half + 4], b[2 * half + 5]};
+      const uint32_t columns[2] = {b[half], b[2 + half]};
       float part[4] = {sum[4 * half], sum[4 * half + 1], sum[4 * half + 2], sum[4 * half + 3]};
-      mma_m16n8k16(part, a, columns);
+      mma_m16n8k16<Storage>(part, a, columns);
 #pragma unroll
       for (int e = 0; e < 4; ++e) sum[4 * half + e] = part[e];
     }
@@ -160,24 +166,23 @@ __device__ constexpr int padded(int size) { return (size + matrix_size - 1) / ma
 // `transposed` its depth.
 template <class Cores, class Storage>
 struct Part {
-  Storage element[Cores::elements];
+  typename Cores::Words words;
 
   template <bool transposed>
   __device__ static Part load(const Storage* at, int lane) {
     Part part;
     if constexpr (transposed) {
+      const auto element = [&](int e) -> uint32_t {
+        return at[Cores::depth(lane, e) * tile_stride<Storage> + Cores::row(lane, e)].bits;
+      };
 #pragma unroll
-      for (int e = 0; e < Cores::elements; ++e) {
-        part.element[e] = at[Cores::depth(lane, e) * tile_stride<Storage> + Cores::row(lane, e)];
-      }
+      for (int e = 0; e < Cores::elements; e += 2) part.words[e / 2] = element(e) | element(e + 1) << 16;
     } else {
-      using Run = Packet<Storage, Cores::run>;
+      constexpr int bytes = Cores::run * sizeof(Storage);
 #pragma unroll
       for (int e = 0; e < Cores::elements; e += Cores::run) {
         const Storage* begin = at + Cores::row(lane, e) * tile_stride<Storage> + Cores::depth(lane, e);
-        const Run run = *reinterpret_cast<const Run*>(begin);
-#pragma unroll
-        for (int i = 0; i < Cores::run; ++i) part.element[e + i] = run.element[i];
+        memcpy(part.words + e / 2, __builtin_assume_aligned(begin, bytes), bytes);
       }
     }
     return part;
@@ -191,7 +196,7 @@ struct Sums {
 
   template <class Storage>
   __device__ void add(const Part<Cores, Storage>& a, const Part<Cores, Storage>& b) {
-    Cores::multiply_add(sum, a.element, b.element);
+    Cores::template multiply_add<Storage>(sum, a.words, b.words);
   }
 
   // f(row, column, sum), counting from these.

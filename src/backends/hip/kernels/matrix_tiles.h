@@ -62,30 +62,28 @@ struct MatrixTiles {
     __syncthreads();
     load_panel(layer);
     __syncthreads();
-    Sums<Cores> sums[row_tiles][column_tiles];
-    for (int k = 0; k < depth; k += matrix_size) {
-      Part<Cores, Storage> a[row_tiles];
+    Sums<Cores> sums[column_tiles][row_tiles];
 #pragma unroll
-      for (int i = 0; i < row_tiles; ++i) {
-        a[i] = Part<Cores, Storage>::template load<false>(operand + i * matrix_size * tile_stride<Storage> + k, lane);
-      }
-#pragma unroll
-      for (int j = 0; j < column_tiles; ++j) {
-        const int column = (j * waves + wave) * matrix_size;
-        if (column >= width) continue;
+    for (int j = 0; j < column_tiles; ++j) {
+      const int column = (j * waves + wave) * matrix_size;
+      if (column >= width) break;
+      for (int k = 0; k < depth; k += matrix_size) {
         const Storage* at =
             panel + (transposed ? column * tile_stride<Storage> + k : k * tile_stride<Storage> + column);
         const auto b = Part<Cores, Storage>::template load<!transposed>(at, lane);
 #pragma unroll
-        for (int i = 0; i < row_tiles; ++i) sums[i][j].add(a[i], b);
+        for (int i = 0; i < row_tiles; ++i) {
+          at = operand + i * matrix_size * tile_stride<Storage> + k;
+          sums[j][i].add(Part<Cores, Storage>::template load<false>(at, lane), b);
+        }
       }
     }
     __syncthreads();
 #pragma unroll
-    for (int i = 0; i < row_tiles; ++i) {
+    for (int j = 0; j < column_tiles; ++j) {
 #pragma unroll
-      for (int j = 0; j < column_tiles; ++j) {
-        sums[i][j].for_each(i * matrix_size, (j * waves + wave) * matrix_size, lane, [&](int r, int c, float sum) {
+      for (int i = 0; i < row_tiles; ++i) {
+        sums[j][i].for_each(i * matrix_size, (j * waves + wave) * matrix_size, lane, [&](int r, int c, float sum) {
           if (r < rows && c < width) values[r * tile_stride<S> + c] = sum;
         });
       }
