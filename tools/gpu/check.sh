@@ -2,7 +2,7 @@
 # Checks the GPU kernels on a machine without a GPU:
 #   1. compiles them for AMD's GPUs, and for NVIDIA's where there is nvcc, and looks at the machine code;
 #   2. runs the tests of the ops on the kernels in the emulator (docs/gpu.md), with its threads in either order where
-#      that can matter.
+#      that can matter, and products of 16-bit types with every kind of matrix core.
 # Needs .venv as `make build` leaves it. What it makes is in build/gpu-check.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -46,10 +46,11 @@ PATH="$PWD/.venv/bin:$PATH" .venv/bin/python -m pip --python "$emulated/bin/pyth
 # Without the CPU kernels' products, the tests do not expect what only these promise.
 export FASTOPS_CPU_CAPABILITY=default FASTOPS_TEST_PROFILE=quick ASAN_OPTIONS=detect_leaks=0
 emulate() {
-  echo "=== tests in the emulator, threads $1 (after $SECONDS s)"
-  FASTOPS_EMULATOR_ORDER=$1 LD_PRELOAD="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libstdc++.so.6)" \
-    "$emulated/bin/python" -m pytest -n auto -q "${@:2}"
+  echo "=== tests in the emulator, matrix cores $1, threads $2 (after $SECONDS s)"
+  FASTOPS_EMULATOR_GPU=$1 FASTOPS_EMULATOR_ORDER=$2 LD_PRELOAD="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libstdc++.so.6)" \
+    "$emulated/bin/python" -m pytest -n auto -q "${@:3}"
 }
-emulate forward tests/test_{activation,bias_act,gated_act,mlp,gated_mlp,autograd,autograd_in_place,functorch,opcheck}.py
-emulate reverse tests/test_{bias_act,mlp}.py # whose kernels have barriers
+emulate gfx90a forward tests/test_{activation,bias_act,gated_act,mlp,gated_mlp,autograd,autograd_in_place,functorch,opcheck}.py
+emulate gfx1100 reverse tests/test_{bias_act,mlp}.py # whose kernels have barriers
+for gpu in gfx942 gfx1201 sm_90 none; do emulate "$gpu" forward tests/test_mlp.py -k "float16 and small"; done
 echo "=== GPU check passed (after $SECONDS s)"

@@ -57,14 +57,4 @@ struct Layers {
   }
 };
 
-// f(A()) with the struct A of the activation. All threads of a block take the same branch.
-template <class F>
-__device__ void with_activation(Activation id, F f) {
-#define FASTOPS_CASE(name, A, ...) \
-  case Activation::name:           \
-    return f(activations::A());
-  switch (id) { FASTOPS_ACTIVATIONS(FASTOPS_CASE) }
-#undef FASTOPS_CASE
-}
-
 }  // namespace fastops::hip

@@ -29,6 +29,16 @@ __device__ void for_each_element(int rows, int columns, F f) {
   }
 }
 
+// f(A()) with the struct A of the activation. All threads of a block take the same branch.
+template <class F>
+__device__ void with_activation(Activation id, F f) {
+#define FASTOPS_CASE(name, A, ...) \
+  case Activation::name:           \
+    return f(activations::A());
+  switch (id) { FASTOPS_ACTIVATIONS(FASTOPS_CASE) }
+#undef FASTOPS_CASE
+}
+
 // Sums of products a(row, k) * b(k, column). A thread has those of every 16th row and column from its own on.
 template <class S>
 struct Products {
