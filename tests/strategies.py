@@ -148,9 +148,9 @@ def special_values(name, params, dtype):
     return torch.cat([values, places, *beside])
 
 
-def draw_tensor(data, size, dtype, device, scale=1.0):
+def draw_tensor(data, size, dtype, device, scale=1.0, overlapping=True):
     """A tensor of some layout."""
-    return data.draw(layouts(size)).normal(dtype, device, data.draw(seeds), scale)
+    return data.draw(layouts(size, overlapping)).normal(dtype, device, data.draw(seeds), scale)
 
 
 def draw_activation(data):

@@ -179,6 +179,59 @@ def test_linear_act(device, data, dtype):
 
 
 @every_dtype
+@given(st.data())
+def test_small_networks(device, dtype, data):
+    """Networks of up to 8 layers and 128 features, which are one kernel on GPUs: any edge of its blocks of products."""
+    sizes = data.draw(st.lists(st.integers(1, 128), min_size=2, max_size=9))
+    rows = data.draw(st.integers(1, 70))
+    layers = list(itertools.pairwise(sizes))
+    # With these, which need z or f(z) or nothing for their derivative, no number outgrows float16 in eight layers.
+    hidden = data.draw(st.sampled_from([("gelu", ()), ("softshrink", (0.25,)), ("identity", ())]))
+    network = Network(
+        input=draw_tensor(data, (rows, sizes[0]), dtype, device),
+        weights=[draw_tensor(data, (n, k), dtype, device, 1 / math.sqrt(k), overlapping=False) for k, n in layers],
+        biases=[draw_tensor(data, (n,), dtype, device) if data.draw(st.booleans()) else None for _, n in layers],
+        hidden=hidden,
+        output=hidden,
+        grad=draw_tensor(data, (rows, sizes[-1]), dtype, device),
+    )
+    leaves = [leaf.requires_grad_() for leaf in network.leaves if leaf is not None]
+    output = ops.mlp(*network.arguments)
+    results = [output, *torch.autograd.grad(output, leaves, network.grad)]
+    expected_output, expected_grads = expected_network(network)
+    wanted = [grad for grad, leaf in zip(expected_grads, network.leaves, strict=True) if leaf is not None]
+    for i, (result, expected) in enumerate(zip(results, [expected_output, *wanted], strict=True)):
+        expected.assert_holds(result, f"result {i}")
+
+
+@every_dtype
+@pytest.mark.parametrize("sizes", [(128, 128, 128), (120, 40, 72), (16, 112, 8), (1, 127, 17)])
+@pytest.mark.parametrize("rows", [16, 31, 65])
+def test_products_of_small_integers_are_exact(rows, sizes, device, dtype):
+    """Each product of matrices has the right elements in the right places, with weights of either order in memory."""
+    generator = torch.Generator().manual_seed(0)
+
+    def integers(*size):
+        return torch.randint(-1, 2, size, generator=generator).to(dtype).to(device)
+
+    def unit_rows(size, step):
+        return torch.eye(size, dtype=dtype)[step * torch.arange(rows) % size].to(device)
+
+    # Up to 256, which no sum passes here, every dtype has all integers.
+    x, grad = unit_rows(sizes[0], step=3), unit_rows(sizes[-1], step=1)
+    for transposed in (False, True):
+        weights = [integers(k, n).T if transposed else integers(n, k) for k, n in itertools.pairwise(sizes)]
+        leaves = [leaf.requires_grad_() for leaf in (x, *weights)]
+        output = ops.mlp(x, weights, [None, None], "identity")
+        doubles = [leaf.detach().cpu().double().requires_grad_() for leaf in leaves]
+        exact = doubles[0] @ doubles[1].T @ doubles[2].T
+        results = [output, *torch.autograd.grad(output, leaves, grad)]
+        expected = [exact, *torch.autograd.grad(exact, doubles, grad.cpu().double())]
+        for i, (actual, value) in enumerate(zip(results, expected, strict=True)):
+            assert torch.equal(actual.detach().cpu().double(), value), f"result {i}, transposed={transposed}"
+
+
+@every_dtype
 @pytest.mark.parametrize("name", ["identity", "relu", "relu6", "leaky_relu", "softshrink", "hardshrink", "hardtanh"])
 def test_small_integers_are_exact(name, device, dtype):
     """With small integers no operation rounds, so values and gradients are exact in every dtype."""

@@ -2,7 +2,8 @@
 # Checks the GPU kernels on a machine without a GPU:
 #   1. compiles them for AMD's GPUs, and for NVIDIA's where there is nvcc, and looks at the machine code;
 #   2. runs the tests of the ops on the kernels in the emulator (docs/gpu.md);
-#   3. runs those of the kernels once more, of few activations, with sanitizers and with the threads in either order.
+#   3. runs those of the kernels once more, of few activations, with sanitizers, with the threads in either order, and
+#      products of 16-bit types with every kind of matrix core.
 # Needs .venv as `make build` leaves it. What it makes is in build/gpu-check.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -58,8 +59,12 @@ tests {activation,bias_act,gated_act,mlp,gated_mlp,autograd,autograd_in_place,au
 export ASAN_OPTIONS=detect_leaks=0 PYTEST_PLUGINS=few_activations PYTHONPATH=tools/gpu
 preload="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libstdc++.so.6)"
 preload+=" $PWD/$out/fastops/libgpu_kernels_sanitized.so"
-for order in forward reverse; do
-  echo "=== tests with sanitizers, threads $order (after $SECONDS s)"
-  FASTOPS_EMULATOR_ORDER=$order LD_PRELOAD=$preload tests {activation,bias_act,gated_act,mlp,gated_mlp}.py
-done
+sanitized() {
+  echo "=== tests with sanitizers, matrix cores $1, threads $2 (after $SECONDS s)"
+  FASTOPS_EMULATOR_GPU=$1 FASTOPS_EMULATOR_ORDER=$2 LD_PRELOAD=$preload \
+    "$out/venv/bin/python" -m pytest -n auto -q "${@:3}"
+}
+sanitized gfx90a forward tests/test_{activation,bias_act,gated_act,mlp,gated_mlp}.py
+sanitized gfx1100 reverse tests/test_{bias_act,mlp,gated_mlp}.py # whose kernels have barriers
+for gpu in gfx942 gfx1201 sm_90 none; do sanitized "$gpu" forward tests/test_mlp.py -k "float16 and small"; done
 echo "=== GPU check passed (after $SECONDS s)"

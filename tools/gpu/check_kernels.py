@@ -1,7 +1,8 @@
 """Compiles the GPU kernels for several GPUs and looks at the machine code, which takes no GPU.
 
 No kernel may spill registers to memory, hold a call or a compare-and-swap loop, or access memory through generic
-addresses; the kernels that work in packets must read and write 16 bytes at once. A table of registers and occupancy is
+addresses; the kernels that work in packets must read and write 16 bytes at once, and the products of small networks
+of 16-bit types must be those of matrix cores. A table of registers and occupancy is
 written for each GPU. AMD's GPUs take clang, NVIDIA's (sm_*) nvcc:
 
     python tools/gpu/check_kernels.py gfx90a gfx1100 sm_90 --out build/gpu-check
@@ -30,6 +31,9 @@ COMMON = ["-std=c++20", "-O3"]
 # Kernels that work in packets of 16 bytes: by their names, with the number of elements of a packet where it is one.
 IN_PACKETS = re.compile(r"::transform<|::backward<[248],")
 
+# Kernels with products of 16-bit types.
+WITH_PRODUCTS = re.compile(r"::(forward|backward)<fastops::hip::b?float16>\(")
+
 
 @dataclasses.dataclass
 class Kernel:
@@ -55,6 +59,8 @@ class Kernel:
         # A derivative that is 0 everywhere reads nothing.
         if IN_PACKETS.search(self.name) and self.count(patterns["load"]):
             faults += [f"no {what}" for what, pattern in patterns["packets"].items() if not self.count(pattern)]
+        if WITH_PRODUCTS.search(self.name) and not self.count(patterns["product"]):
+            faults.append("no product of matrix cores")
         return faults
 
 
@@ -71,6 +77,7 @@ _PATTERNS: dict[str, Any] = {
             "16-byte load": r"global_load_(dwordx4|b128)",
             "16-byte store": r"global_store_(dwordx4|b128)",
         },
+        "product": r"v_(mfma|wmma)_f32_16x16x",
     },
     # Of PTX, in which registers are yet without number: that none is spilled is ptxas' word.
     "sm": {
@@ -85,6 +92,7 @@ _PATTERNS: dict[str, Any] = {
             "16-byte load": r".*\bld\.global\S*\.(v4\.\w32|v2\.\w64)",
             "16-byte store": r".*\bst\.global\S*\.(v4\.\w32|v2\.\w64)",
         },
+        "product": r".*\bmma\.sync\.aligned\.m16n8k16",
     },
 }
 

@@ -2,9 +2,11 @@
 
 #include <ucontext.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -27,13 +29,22 @@ struct Place {
   if (__builtin_setjmp(from.buffer) == 0) jump(to);
 }
 
+enum class State { runs, ready, at_barrier, in_wave };
+
 // What a thread of the block runs on. One that ends without a barrier leaves its fiber to the next thread, so that a
 // kernel without barriers is a loop.
 struct Fiber {
   Place place;
   std::unique_ptr<char[]> stack{new char[stack_size]};
   dim3 thread;
-  bool waits = false;
+  State state = State::runs;
+};
+
+// The threads of a wave that have come to an operation.
+struct Wave {
+  WaveOperation operation;
+  std::vector<void*> lanes;
+  std::vector<Fiber*> fibers;
 };
 
 struct Block {
@@ -42,6 +53,7 @@ struct Block {
   size_t current;     // the fiber that runs
   unsigned started;   // threads that have begun
   unsigned finished;  // threads that have ended
+  std::vector<Wave> waves;
   Place scheduler;
   std::unique_ptr<char[]> shared;
 };
@@ -51,11 +63,6 @@ const bool reverse = [] {
   const char* order = std::getenv("FASTOPS_EMULATOR_ORDER");
   return order && std::string_view(order) == "reverse";
 }();
-
-[[noreturn]] void fail(const char* message) {
-  std::fprintf(stderr, "GPU emulator: %s\n", message);
-  std::abort();
-}
 
 unsigned count(dim3 size) { return size.x * size.y * size.z; }
 
@@ -95,7 +102,7 @@ void resume(size_t index) {
     start(*block.fibers.back());
   } else {
     Fiber& fiber = *block.fibers[index];
-    fiber.waits = false;
+    fiber.state = State::runs;
     thread_index = fiber.thread;
     leave(block.scheduler, fiber.place);
   }
@@ -107,20 +114,59 @@ void run_block() {
   size_t fibers = 0;
   while (block.started < threads) resume(fibers++);
   while (block.finished < threads) {
-    // All threads have begun and have run as far as they can.
-    if (block.finished > 0) fail("threads of a block ended while others wait at a barrier");
+    bool all_wait = true;
     for (size_t i = 0; i < fibers; ++i) {
-      if (block.fibers[i]->waits) resume(i);
+      if (block.fibers[i]->state != State::ready) continue;
+      resume(i);
+      all_wait = false;
     }
+    if (!all_wait) continue;
+    const auto incomplete = [](const Wave& wave) { return !wave.fibers.empty(); };
+    if (std::any_of(block.waves.begin(), block.waves.end(), incomplete)) fail("a part of a wave runs its operation");
+    if (block.finished > 0) fail("threads of a block ended while others wait at a barrier");
+    for (size_t i = 0; i < fibers; ++i) block.fibers[i]->state = State::ready;
   }
+}
+
+void wait(State state) {
+  Fiber& fiber = *block.fibers[block.current];
+  fiber.state = state;
+  leave(fiber.place, block.scheduler);
 }
 
 }  // namespace
 
-void barrier() {
-  Fiber& fiber = *block.fibers[block.current];
-  fiber.waits = true;
-  leave(fiber.place, block.scheduler);
+const Gpu gpu = [] {
+  const char* name = std::getenv("FASTOPS_EMULATOR_GPU");
+  if (!name) return Gpu::none;
+  constexpr std::string_view names[] = {"none", "gfx90a", "gfx942", "gfx1100", "gfx1201", "sm_90"};
+  const auto found = std::find(std::begin(names), std::end(names), name);
+  if (found == std::end(names)) fail("FASTOPS_EMULATOR_GPU is not a GPU that it knows");
+  return static_cast<Gpu>(found - std::begin(names));
+}();
+
+void fail(const char* message) {
+  std::fprintf(stderr, "GPU emulator: %s\n", message);
+  std::abort();
+}
+
+void barrier() { wait(State::at_barrier); }
+
+void wave_operation(unsigned size, WaveOperation operation, void* lane) {
+  if (count(block_size) % size != 0) fail("a block's last wave is not full");
+  const unsigned thread = (thread_index.z * block_size.y + thread_index.y) * block_size.x + thread_index.x;
+  block.waves.resize(std::max<size_t>(block.waves.size(), thread / size + 1));
+  Wave& wave = block.waves[thread / size];
+  if (wave.fibers.empty()) wave.operation = operation;
+  if (wave.operation != operation) fail("threads of a wave run different operations");
+  wave.lanes.resize(size);
+  wave.lanes[thread % size] = lane;
+  wave.fibers.push_back(block.fibers[block.current].get());
+  if (wave.fibers.size() < size) return wait(State::in_wave);
+  operation(wave.lanes.data());
+  for (Fiber* fiber : wave.fibers) fiber->state = State::ready;
+  wave.fibers.back()->state = State::runs;
+  wave.fibers.clear();
 }
 
 void* shared_memory() { return block.shared.get(); }

@@ -5,6 +5,10 @@
 // sanitizer to guard, and holds NaNs when a block begins. A barrier that some threads of a block do not reach ends the
 // process. FASTOPS_EMULATOR_ORDER=reverse runs the threads of a block, and the blocks, from the last one: what one
 // thread writes and another reads without a barrier between them comes out wrong in one of the two orders.
+//
+// FASTOPS_EMULATOR_GPU=gfx90a|gfx942|gfx1100|gfx1201|sm_90|none says whose waves and matrix cores kernels find; without
+// it there are none. Threads of a wave meet where they run an instruction together; that some of them do not ends the
+// process.
 #pragma once
 
 #include <cstddef>
@@ -27,6 +31,16 @@ extern thread_local dim3 thread_index, block_index, block_size, grid_size;
 
 void barrier();
 void* shared_memory();
+
+enum class Gpu { none, gfx90a, gfx942, gfx1100, gfx1201, sm_90 };
+extern const Gpu gpu;
+
+// What all threads of the caller's wave, `size` threads one after another, do together: each comes with a pointer, and
+// `operation` runs with those of lanes 0, 1, ... before any of them goes on.
+using WaveOperation = void (*)(void* const* lanes);
+void wave_operation(unsigned size, WaveOperation operation, void* lane);
+
+[[noreturn]] void fail(const char* message);
 
 // Runs `body` as every thread of every block. Returns what is wrong with the launch, null if nothing is.
 const char* run(dim3 grid, dim3 block, size_t shared, const std::function<void()>& body);

@@ -1,8 +1,8 @@
 // The language of the kernels: HIP for AMD's GPUs, CUDA for NVIDIA's, or plain C++ for the emulator. Everything that
 // differs between the three and is not a number stands here.
 //
-// There are no operations within a wave (shuffles, votes): threads meet at barriers only, so that waves of 32 and of 64
-// threads are the same to every kernel.
+// Threads meet at barriers only, so that waves of 32 and of 64 threads are the same to every kernel. The one operation
+// within a wave is a product on matrix cores (matrix.h), which hides what differs there.
 #pragma once
 
 #if defined(__HIP__)
@@ -58,6 +58,15 @@ const char* launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t 
 }
 
 #endif
+
+// `value`, which is the same in all threads of a wave: AMD's compiler can then branch on it without masks.
+__device__ inline int wave_uniform(int value) {
+#if defined(__HIP_DEVICE_COMPILE__)
+  return __builtin_amdgcn_readfirstlane(value);
+#else
+  return value;
+#endif
+}
 
 inline constexpr int64_t most_blocks_y = 65535;
 

@@ -35,6 +35,8 @@ struct Operand {
                      (rows == 1 || row_stride % Packet<Storage, 16 / sizeof(Storage)>::width == 0));
   }
 
+  __device__ Storage at(int64_t row, int64_t column) const { return data[row * row_stride + column * column_stride]; }
+
   template <int width>
   __device__ Packet<Storage, width>& packet(int64_t row, int64_t column) const {
     return *reinterpret_cast<Packet<Storage, width>*>(data + row * row_stride + column * column_stride);

@@ -1,0 +1,180 @@
+// Tiles whose products are those of matrix cores, and the choice of a block's tiles.
+#pragma once
+
+#include "backends/hip/kernels/matrix.h"
+
+namespace fastops::hip {
+
+// The whole weight in shared memory.
+template <class Storage>
+inline constexpr int64_t panel_bytes = int64_t{tile_columns} * tile_stride<Storage> * sizeof(Storage);
+
+template <class Storage>
+inline constexpr int64_t matrix_tiles_bytes = tile_bytes<Storage> + panel_bytes<Storage>;
+
+// Tiles (tile.h) whose products are those of matrix cores. Operands are tiles of 16-bit numbers, with zeros up to
+// multiples of 16. A wave has every so many-th 16 columns of a product.
+//
+// The values are in float32 as elsewhere, and rounded when they become an operand. Before a product they are wanted no
+// more, nor is what is below when it is the weight's turn: the whole weight takes their place.
+template <class Storage, class Cores>
+struct MatrixTiles {
+  using S = float;
+  using Element = Storage;
+
+  static constexpr int waves = block_threads / Cores::wave;
+  static constexpr int row_tiles = tile_rows<Storage> / matrix_size;
+  static constexpr int column_tiles = tile_columns / matrix_size / waves;  // of a wave
+  static_assert(tile_bytes<S> + tile_bytes<Storage> <= panel_bytes<Storage>,
+                "the panel holds values and what is below");
+
+  Storage* operand;
+  Storage* panel;
+  S* values;
+  Storage* below;
+  int lane;
+  int wave;
+
+  __device__ explicit MatrixTiles(void* memory)
+      : operand(static_cast<Storage*>(memory)),
+        panel(operand + tile_bytes<Storage> / sizeof(Storage)),
+        values(reinterpret_cast<S*>(panel)),
+        below(panel + tile_bytes<S> / sizeof(Storage)),
+        lane(thread() % Cores::wave),
+        wave(wave_uniform(thread() / Cores::wave)) {}
+
+  // The values become the operand of products. There must be a barrier before `add_rows`.
+  __device__ void make_operand(int rows, int width) const {
+    fill(operand, rows, width, [&](int r, int c) { return narrow<Storage>(values[r * tile_stride<S> + c]); });
+  }
+
+  // below(row, column) = f(row, column)
+  template <class F>
+  __device__ void set_below(int rows, int width, F f) const {
+    fill(below, rows, width, f);
+  }
+
+  // values = operand * weight, or its transpose. Takes all barriers that it needs.
+  template <bool transposed>
+  __device__ void multiply(const Layer<Storage>& layer, int rows) const {
+    const int depth = transposed ? layer.in_features : layer.out_features;
+    const int width = transposed ? layer.out_features : layer.in_features;
+    __syncthreads();
+    load_panel(layer);
+    __syncthreads();
+    Sums<Cores> sums[column_tiles][row_tiles];
+#pragma unroll
+    for (int j = 0; j < column_tiles; ++j) {
+      const int column = (j * waves + wave) * matrix_size;
+      if (column >= width) break;
+      for (int k = 0; k < depth; k += matrix_size) {
+        const Storage* at =
+            panel + (transposed ? column * tile_stride<Storage> + k : k * tile_stride<Storage> + column);
+        const auto b = Part<Cores, Storage>::template load<!transposed>(at, lane);
+#pragma unroll
+        for (int i = 0; i < row_tiles; ++i) {
+          at = operand + i * matrix_size * tile_stride<Storage> + k;
+          sums[j][i].add(Part<Cores, Storage>::template load<false>(at, lane), b);
+        }
+      }
+    }
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < column_tiles; ++j) {
+#pragma unroll
+      for (int i = 0; i < row_tiles; ++i) {
+        sums[j][i].for_each(i * matrix_size, (j * waves + wave) * matrix_size, lane, [&](int r, int c, float sum) {
+          if (r < rows && c < width) values[r * tile_stride<S> + c] = sum;
+        });
+      }
+    }
+    __syncthreads();
+  }
+
+  // f(row, column, sum) for the elements of the transposed operand * below.
+  template <class F>
+  __device__ void add_rows(int rows, int height, int width, F f) const {
+    for (int column = wave * matrix_size; column < width; column += waves * matrix_size) {
+      Part<Cores, Storage> b[row_tiles];
+#pragma unroll
+      for (int k = 0; k < row_tiles; ++k) b[k] = load_rows(below, k, column);
+      for (int row = 0; row < height; row += matrix_size) {
+        Sums<Cores> sums;
+#pragma unroll
+        for (int k = 0; k < row_tiles; ++k) {
+          if (k * matrix_size < rows) sums.add(load_rows(operand, k, row), b[k]);
+        }
+        sums.for_each(row, column, lane, [&](int r, int c, float sum) {
+          if (r < height && c < width) f(r, c, sum);
+        });
+      }
+    }
+  }
+
+ private:
+  __device__ static int thread() { return threadIdx.y * tile_threads + threadIdx.x; }
+
+  __device__ Part<Cores, Storage> load_rows(const Storage* tile, int k, int column) const {
+    return Part<Cores, Storage>::template load<true>(tile + k * matrix_size * tile_stride<Storage> + column, lane);
+  }
+
+  // tile(row, column) = f(row, column), and zeros beyond.
+  template <class F>
+  __device__ static void fill(Storage* tile, int rows, int width, F f) {
+    for_each_element(padded(rows), padded(width), [&](int r, int c) {
+      tile[r * tile_stride<Storage> + c] = r < rows && c < width ? f(r, c) : Storage{};
+    });
+  }
+
+  __device__ void load_panel(const Layer<Storage>& layer) const {
+    if (!layer.weight_in_packets) {
+      fill(panel, layer.out_features, layer.in_features, [&](int r, int c) { return layer.weight.at(r, c); });
+      return;
+    }
+    using Bytes16 = Packet<Storage, 16 / sizeof(Storage)>;
+    for_each_element(padded(layer.out_features), padded(layer.in_features) / Bytes16::width, [&](int r, int i) {
+      const int c = i * Bytes16::width;
+      const bool inside = r < layer.out_features && c < layer.in_features;
+      *reinterpret_cast<Bytes16*>(panel + r * tile_stride<Storage> + c) =
+          inside ? layer.weight.template packet<Bytes16::width>(r, c) : Bytes16{};
+    });
+  }
+};
+
+// f(tiles) with the block's tiles: for 16-bit types those of matrix cores, where the GPU has some.
+template <class Storage, class F>
+__device__ void with_tiles(F f) {
+  void* memory = shared_memory();
+  if constexpr (sizeof(Storage) == 2) {
+#if !defined(__HIP__) && !defined(__CUDACC__)
+    switch (emulator::gpu) {
+      case emulator::Gpu::gfx90a:
+        return f(MatrixTiles<Storage, Cdna2>(memory));
+      case emulator::Gpu::gfx942:
+        return f(MatrixTiles<Storage, Cdna3>(memory));
+      case emulator::Gpu::gfx1100:
+        return f(MatrixTiles<Storage, Rdna3>(memory));
+      case emulator::Gpu::gfx1201:
+        return f(MatrixTiles<Storage, Rdna4>(memory));
+      case emulator::Gpu::sm_90:
+        return f(MatrixTiles<Storage, TensorCore>(memory));
+      case emulator::Gpu::none:
+        return f(Tiles<Storage>(memory));
+    }
+#elif defined(FASTOPS_MATRIX_CORES)
+    f(MatrixTiles<Storage, FASTOPS_MATRIX_CORES>(memory));
+#else
+    f(Tiles<Storage>(memory));
+#endif
+  } else {
+    f(Tiles<Storage>(memory));
+  }
+}
+
+// What the block is launched with, whichever tiles it has.
+template <class Storage>
+size_t shared_bytes(int64_t of_tiles) {
+  return sizeof(Storage) == 2 ? std::max(of_tiles, matrix_tiles_bytes<Storage>) : of_tiles;
+}
+
+}  // namespace fastops::hip

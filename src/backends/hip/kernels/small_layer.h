@@ -1,0 +1,60 @@
+// The layers of a small network as its kernels see them.
+#pragma once
+
+#include "backends/hip/kernels/transform.h"
+
+namespace fastops::hip {
+
+template <class Storage>
+struct Layer {
+  Operand<Storage> weight;
+  bool weight_in_packets;  // whether its rows are packets of 16 bytes
+  const Storage* bias;
+  int64_t bias_stride;
+  int in_features;
+  int out_features;
+  Activation activation;
+  Params<Compute<Storage>> params;
+  bool keeps_output;
+  Storage* kept;
+  bool wants_weight_grad;
+  bool wants_bias_grad;
+  int64_t weight_sums;  // where its sums begin among those of a block
+  int64_t bias_sums;
+
+  Layer() = default;
+  explicit Layer(const SmallLayer& l)
+      : weight(Matrix{const_cast<void*>(l.weight), l.weight_row_stride, l.weight_column_stride}),
+        weight_in_packets(weight.has_packets(l.out_features) && l.in_features * sizeof(Storage) % 16 == 0),
+        bias(static_cast<const Storage*>(l.bias)),
+        bias_stride(l.bias_stride),
+        in_features(static_cast<int>(l.in_features)),
+        out_features(static_cast<int>(l.out_features)),
+        activation(l.activation),
+        params{static_cast<Compute<Storage>>(l.params.first), static_cast<Compute<Storage>>(l.params.second)},
+        keeps_output(l.keeps_output),
+        kept(static_cast<Storage*>(l.kept)),
+        wants_weight_grad(l.weight_grad),
+        wants_bias_grad(l.bias_grad) {}
+};
+
+template <class Storage>
+struct Layers {
+  Layer<Storage> of[most_small_layers];
+  int count;
+  int64_t rows;
+  int64_t sums;  // of one block
+
+  explicit Layers(const SmallMlp& mlp) : count(static_cast<int>(mlp.count)), rows(mlp.rows), sums(0) {
+    for (int i = 0; i < count; ++i) {
+      const SmallLayer& layer = mlp.layers[i];
+      of[i] = Layer<Storage>(layer);
+      of[i].weight_sums = sums;
+      if (layer.weight_grad) sums += layer.in_features * layer.out_features;
+      of[i].bias_sums = sums;
+      if (layer.bias_grad) sums += layer.out_features;
+    }
+  }
+};
+
+}  // namespace fastops::hip
