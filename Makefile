@@ -22,9 +22,9 @@ torch := $(stamps)/torch-$(subst $() ,,$(subst =,,$(TORCH)))
 fastops := $(stamps)/fastops$(if $(filter-out 0,$(WERROR)),-werror)
 
 sources := $(shell find CMakeLists.txt pyproject.toml cmake src tools python -type f -not -name '*.pyc')
-cxx_sources = $(shell find src -name '*.cpp' -o -name '*.h' -o -name '*.hpp' -o -name '*.hip')
+cxx_sources = $(shell find src examples -name '*.cpp' -o -name '*.h' -o -name '*.hpp' -o -name '*.hip')
 
-.PHONY: help build test demo bench gpu gpu-check format lint mypy sdist wheel metal-check metal-symbols clean
+.PHONY: help build test demo bench gpu gpu-check format lint mypy sdist wheel metal-check metal-symbols backend-check clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1 /p' $(MAKEFILE_LIST) | while read -r name text; do printf '%-13s %s\n' "$$name" "$$text"; done
@@ -90,6 +90,9 @@ metal-check: build $(stamps)/test ## Check the Metal backend on Linux, without a
 
 metal-symbols: $(torch) ## Compile the Metal backend for macOS and look for its symbols in torch for macOS (large downloads)
 	bash tests/metal/symbols.sh
+
+backend-check: build $(stamps)/test ## Check the reference backend in examples/backend, and the suite on its device
+	bash examples/backend/check.sh
 
 clean: ## Remove everything that was built, and .venv
 	rm -rf .venv build dist wheelhouse demo bench .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -178,6 +178,27 @@ def test_failing_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
             assert row.seconds
 
 
+def test_fastops_compile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """PyTorch's model compiled by fastops' backend."""
+    backends = []
+
+    def compile(model: torch.nn.Module, backend: str) -> torch.nn.Module:
+        backends.append(backend)
+        assert isinstance(model, torch.nn.Sequential)
+        return model
+
+    monkeypatch.setattr(torch, "compile", compile)
+    code, rows = run(tmp_path, "--peers", "fastops-compile")
+    assert code == 0 and set(backends) == {"fastops"}
+    assert all(row.seconds for row in rows if row.peer == peers.FASTOPS_COMPILE)
+
+
+def test_cuda_graphs_are_for_gpus(tmp_path: Path) -> None:
+    _, rows = run(tmp_path, "--peers", "cuda-graphs")
+    notes = {row.note for row in rows if row.peer == peers.CUDA_GRAPHS}
+    assert notes == {"it is for GPUs that PyTorch calls cuda"}
+
+
 def test_zentorch_is_for_networks_and_inference(tmp_path: Path) -> None:
     _, rows = run(tmp_path, "--peers", "zentorch,zentorch-linear")
     notes = {row.note for row in rows if row.peer != peers.FASTOPS and row.mode == TRAINING}
@@ -283,7 +304,10 @@ def test_merged() -> None:
     [
         (["huge"], "unknown suite 'huge': it must be one of tiny, digits, ffn, elementwise"),
         (["--device", "tpu"], "--device: 'tpu' is not available here; it must be one of cpu"),
-        (["--peers", "eager,jax"], "unknown peer 'jax': it must be one of eager, compile, zentorch, zentorch-linear"),
+        (
+            ["--peers", "eager,jax"],
+            "unknown peer 'jax': it must be one of eager, cuda-graphs, compile, fastops-compile, zentorch",
+        ),
         (["--case", "5-16-1"], "no case has '5-16-1' in its name"),
         (["--threads", "0"], "--threads: must be at least 1, but is 0"),
         (["--seconds", "0"], "--seconds: must be above 0, but is 0"),

@@ -1,6 +1,7 @@
 """The composite path, which any device without kernels of its own takes, on the device under test."""
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -90,6 +91,26 @@ def test_activation_backward(name, device, data, layout, dtype, seed, order, fro
     else:
         derivative = Approximate.exact(saved).activation(name, params, order)
     (derivative * Approximate.exact(grad)).stored().assert_holds(result, f"{name}, order {order}")
+
+
+@pytest.mark.parametrize("name", ["leaky_relu", "elu"])
+def test_parameter_zero(name, device):
+    """A slope of zero times NaN is NaN, and times a negative number it is a negative zero."""
+    x = torch.tensor([-1.0, math.nan, 2.0], device=device)
+    y = composite(getattr(ops, name), x, 0.0)
+    assert y[1].isnan() and y[0] == 0 and y[0].signbit() and y[2] == 2
+    grad = torch.full_like(x, math.nan)
+    assert composite(ops.activation_backward, grad, x, name, [0.0], False, 1).isnan().all()
+
+
+@pytest.mark.parametrize("name", ["identity", "relu", "hardtanh"])
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_layout_of_derivatives(name, order, device):
+    """The result is laid out as `saved`, whatever the layout of grad_output."""
+    saved, grad = torch.randn(3, 2, device=device).t(), torch.randn(2, 3, device=device)
+    params = list(ACTIVATIONS[name]["parameters"].values())
+    result = composite(ops.activation_backward, grad, saved, name, params, False, order)
+    assert result.stride() == saved.stride()
 
 
 @many

@@ -33,7 +33,8 @@ def test_everything_is_listed() -> None:
     """A function and a module for every activation, and the fused ones."""
     assert set(fastops.functional.__all__) == set(ACTIVATIONS) | FUSED
     assert set(fastops.nn.__all__) == {entry["class_name"] for entry in ACTIVATIONS.values()} | LAYERS | {"convert"}
-    assert set(fastops.__all__) == {"__version__", "decompositions", "functional", "info", "library_path", "nn"}
+    exported = {"__version__", "backends", "decompositions", "functional", "fuse", "info", "library_path", "nn"}
+    assert set(fastops.__all__) == exported
 
 
 @pytest.mark.parametrize("name", fastops.functional.__all__)

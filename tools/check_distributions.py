@@ -18,7 +18,10 @@ from torch_requirement import OLDEST, TorchRequirement
 
 ROOT = Path(__file__).resolve().parent.parent
 IN_SDIST = ["CMakeLists.txt", "LICENSE", "README.md", "cmake", "pyproject.toml", "python", "src", "tests", "tools"]
-IN_WHEEL = ["_C.pyi", "__init__.py", "_activations.py", "_build.py", "functional.py", "libfastops.so", "py.typed"]
+IN_WHEEL = [
+    "_C.pyi", "__init__.py", "_activations.py", "_build.py", "functional.py", "libfastops.so", "py.typed",
+    "include/fastops/fastops.h", "share/cmake/fastops/fastopsConfig.cmake",
+]  # fmt: skip
 RPATH = "$ORIGIN:$ORIGIN/../torch/lib"
 
 
@@ -50,10 +53,11 @@ def check_sdist(file: Path) -> str:
 
 
 def files_of(path: Path) -> Iterator[str]:
-    """The names, relative to the project, of a file or of the files in a directory; without what Python cached."""
+    """The names, relative to the project, of a file or of the files in a directory, without caches and hidden ones."""
     for file in path.rglob("*") if path.is_dir() else [path]:
-        if file.is_file() and "__pycache__" not in file.parts and not file.name.startswith("."):
-            yield file.relative_to(ROOT).as_posix()
+        name = file.relative_to(ROOT)
+        if file.is_file() and not any(part.startswith((".", "__pycache__")) for part in name.parts):
+            yield name.as_posix()
 
 
 def check_wheel(file: Path) -> str:
@@ -61,7 +65,7 @@ def check_wheel(file: Path) -> str:
         raise ValueError("is not repaired")
     with zipfile.ZipFile(file) as archive, tempfile.TemporaryDirectory() as directory:
         names = [PurePosixPath(name) for name in archive.namelist()]
-        check_presence(IN_WHEEL, (name.name for name in names if name.parts[0] == "fastops"))
+        check_presence(IN_WHEEL, (str(name.relative_to("fastops")) for name in names if name.parts[0] == "fastops"))
         for library in (name for name in names if ".so" in name.name):
             if library.parent.name != "fastops":
                 raise ValueError(f"has the foreign library {library}")

@@ -1,18 +1,32 @@
 """fastops: fused neural-network ops for PyTorch, differentiable to any order.
 
 ``fastops.nn`` has the modules, ``fastops.functional`` the functions, ``torch.ops.fastops`` the ops themselves.
+``fastops.compile`` has what belongs to ``torch.compile(model, backend="fastops")``.
 """
 
+import importlib
+from typing import Any
+
 from . import _library  # noqa: F401  (loads the native library: must come first)
-from . import _flops, functional, nn  # noqa: F401  (_flops registers its formulas)
+from . import _flops, backends, functional, nn  # noqa: F401  (_flops registers its formulas)
 from ._build import version as __version__
 from ._decompositions import decompositions
+from ._fuse import fuse
 from ._import_after import import_after
 from ._library import library_path
 from .info import info
 
-__all__ = ["__version__", "decompositions", "functional", "info", "library_path", "nn"]
+__all__ = ["__version__", "backends", "decompositions", "functional", "fuse", "info", "library_path", "nn"]
 
 # The rules for DTensors need torch.distributed.tensor, which `import torch` leaves out and which takes longer to import
 # than all of fastops. Torch has no place to leave rules before, so they wait for whoever imports it first.
 import_after("torch.distributed.tensor", "fastops._sharding")
+
+backends.load_all()
+
+
+def __getattr__(name: str) -> Any:
+    # Importing it takes longer than importing all of fastops.
+    if name == "compile":
+        return importlib.import_module("fastops.compile")
+    raise AttributeError(f"module 'fastops' has no attribute '{name}'")

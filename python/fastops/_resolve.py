@@ -14,6 +14,8 @@ from . import _C, _activations
 Activation = str | nn.Module | Callable[[Tensor], Tensor]
 
 _TABLE = {activation["name"]: activation for activation in _C.activations()}
+# The parameters of each activation, in order, with their defaults.
+PARAMETERS = {name: entry["parameters"] for name, entry in _TABLE.items()}
 # By the class itself, not its name: somebody else's ReLU may do something else.
 _BY_CLASS = {
     getattr(module, entry["class_name"]): name
@@ -70,7 +72,7 @@ def find(activation: Any) -> tuple[str, list[float]] | None:
         return None
     if name == "gelu" and attributes.get("approximate") == "tanh":
         name = "gelu_tanh"
-    parameters = _TABLE[name]["parameters"]
+    parameters = PARAMETERS[name]
     return name, [float(attributes.get(key, default)) for key, default in parameters.items()]
 
 
@@ -93,6 +95,6 @@ def resolve(activation: Activation) -> tuple[str, list[float]]:
 
 def describe(activation: str, params: Sequence[float]) -> str:
     """The activation as it is shown to people, with the values of its parameters."""
-    names = _TABLE[activation]["parameters"]
+    names = PARAMETERS[activation]
     values = ", ".join(f"{name}={value}" for name, value in zip(names, params, strict=False))
     return f"{activation}({values})" if values else activation

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from . import _C, _build
+from . import _C, _build, backends
 from ._library import op_names
 
 # torch's device types with the dispatch key that their kernels are registered under.
@@ -27,14 +27,17 @@ class Info(NamedTuple):
     cpu_capability: str
     threads: int
     environment: dict[str, str]
+    backends: dict[str, str]
+    """The installed backends of other packages: whether each was loaded, and from where."""
     native: dict[str, dict[str, bool]]
     """For each op, for each available device, whether it has a kernel of its own there. Where it has none it runs
     through PyTorch's ops; the kernels of ``linear_act``, ``mlp`` and ``gated_mlp`` use PyTorch's matrix products where
     those are faster."""
 
     def __str__(self) -> str:
-        lines = [f"{field}: {getattr(self, field)}" for field in self._fields[:-2]]
+        lines = [f"{field}: {getattr(self, field)}" for field in self._fields[:-3]]
         lines += [f"{name}={value}" for name, value in self.environment.items()]
+        lines += [f"backend {name}: {state}" for name, state in self.backends.items()]
         for device in next(iter(self.native.values())):
             for kind, wanted in (("native kernels", True), ("through PyTorch's ops", False)):
                 ops = [op for op, devices in self.native.items() if devices[device] is wanted]
@@ -44,7 +47,8 @@ class Info(NamedTuple):
 
 def info() -> Info:
     """The versions, the CPU capability in use and the native ops of this installation."""
-    devices = ["cpu"] + [name for name in _DEVICES if name != "cpu" and _available(name)]
+    keys = _DEVICES | {torch._C._get_privateuse1_backend_name(): "PrivateUse1"}
+    devices = ["cpu"] + [name for name in keys if name != "cpu" and _available(name)]
     ops = sorted(name.removeprefix("fastops::") for name in op_names() if "." not in name and not name.endswith("_"))
     return Info(
         fastops=_build.version,
@@ -56,9 +60,10 @@ def info() -> Info:
         cpu_capability=_C.cpu_capability(),
         threads=torch.get_num_threads(),
         environment={k: v for k, v in os.environ.items() if k.startswith("FASTOPS_") or k == "ATEN_CPU_CAPABILITY"},
+        backends=dict(backends.state),
         native={
             op: {
-                device: torch._C._dispatch_has_kernel_for_dispatch_key(f"fastops::{op}", _DEVICES[device])
+                device: torch._C._dispatch_has_kernel_for_dispatch_key(f"fastops::{op}", keys[device])
                 for device in devices
             }
             for op in ops

@@ -1,6 +1,7 @@
 #include "ops/activation.h"
 
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/full_like.h>
 
 #include "ops/batching.h"
 #include "ops/checks.h"
@@ -141,7 +142,10 @@ Tensor backward_composite(const Tensor& grad_output, const Tensor& saved, std::s
                           c10::ArrayRef<double> params, bool from_output, int64_t order) {
   const auto spec = check_activation_backward(grad_output, saved, activation, params, from_output, order);
   const Tensor result = composite_gradient(spec, grad_output, saved, from_output, order);
-  return result.is_same(grad_output) ? result.clone() : result;
+  if (!result.is_same(grad_output) && result.sym_strides() == saved.sym_strides()) return result;
+  // In the layout of `saved`, where a formula is grad_output itself or begins with it. Adding to -0 changes no number;
+  // a copy_ would have no place in a graph that is decomposed.
+  return at::full_like(saved, -0.0).add(result);
 }
 
 Tensor backward_batched(const Tensor& grad_output, const Tensor& saved, std::string_view activation,

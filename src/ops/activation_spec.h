@@ -39,11 +39,11 @@ FASTOPS_API const ActivationInfo& info(Activation id);
 // Resolves the arguments `activation` and `params` of `op`, or those with `prefix` before their names: missing
 // parameters take their defaults. Throws ValueError for an unknown name (and lists the known ones), a wrong number of
 // parameters or an invalid one.
-ActivationSpec activation_spec(std::string_view op, std::string_view name, c10::ArrayRef<double> params,
-                               std::string_view prefix = "");
+FASTOPS_API ActivationSpec activation_spec(std::string_view op, std::string_view name, c10::ArrayRef<double> params,
+                                           std::string_view prefix = "");
 
 // As above for an activation that is known; all parameters must be given.
-ActivationSpec activation_spec(Activation id, c10::ArrayRef<double> params);
+FASTOPS_API ActivationSpec activation_spec(Activation id, c10::ArrayRef<double> params);
 
 // The parameters that the activation has, in order.
 inline c10::ArrayRef<double> parameters(const ActivationSpec& spec) {
@@ -51,7 +51,7 @@ inline c10::ArrayRef<double> parameters(const ActivationSpec& spec) {
 }
 
 // Whether the derivative can be had from the output.
-bool output_suffices(const ActivationSpec& spec);
+FASTOPS_API bool output_suffices(const ActivationSpec& spec);
 
 // Calls f(A()) with the struct A of the activation.
 template <class F>

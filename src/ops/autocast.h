@@ -15,7 +15,8 @@ namespace fastops {
   X(CPU, AutocastCPU)               \
   X(CUDA, Autocast)                 \
   X(MPS, AutocastMPS)               \
-  X(XPU, AutocastXPU)
+  X(XPU, AutocastXPU)               \
+  X(PrivateUse1, AutocastPrivateUse1)
 
 // Keeps the calls in its scope from being cast again, and casts arguments. float64 and integer tensors stay.
 class AutocastScope {

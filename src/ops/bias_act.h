@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "export.h"
 #include "ops/activation_spec.h"
 
 namespace fastops {
@@ -16,10 +17,10 @@ using at::Tensor;
 
 // bias_act(Tensor self, Tensor? bias, str activation, float[] params=[]) -> Tensor, and out=
 using BiasAct = Tensor(const Tensor&, const std::optional<Tensor>&, std::string_view, c10::ArrayRef<double>);
-const c10::TypedOperatorHandle<BiasAct>& bias_act_op();
+FASTOPS_API const c10::TypedOperatorHandle<BiasAct>& bias_act_op();
 using BiasActOut = Tensor&(const Tensor&, const std::optional<Tensor>&, std::string_view, c10::ArrayRef<double>,
                            Tensor&);
-const c10::TypedOperatorHandle<BiasActOut>& bias_act_out_op();
+FASTOPS_API const c10::TypedOperatorHandle<BiasActOut>& bias_act_out_op();
 
 // bias_act_backward(Tensor grad_output, Tensor saved, Tensor? bias, str activation, float[] params, bool from_output,
 //                   bool[2] output_mask) -> Tensor[]
@@ -28,7 +29,7 @@ const c10::TypedOperatorHandle<BiasActOut>& bias_act_out_op();
 // bias, as far as output_mask asks for them.
 using BiasActBackward = std::vector<Tensor>(const Tensor&, const Tensor&, const std::optional<Tensor>&,
                                             std::string_view, c10::ArrayRef<double>, bool, std::array<bool, 2>);
-const c10::TypedOperatorHandle<BiasActBackward>& bias_act_backward_op();
+FASTOPS_API const c10::TypedOperatorHandle<BiasActBackward>& bias_act_backward_op();
 
 inline Tensor bias_act(const Tensor& self, const std::optional<Tensor>& bias, const ActivationSpec& spec) {
   return bias_act_op().call(self, bias, info(spec.id).name, parameters(spec));
@@ -45,16 +46,16 @@ inline std::vector<Tensor> bias_act_backward(const Tensor& grad_output, const Te
 }
 
 // Check the arguments and resolve the activation.
-ActivationSpec check_bias_act(const Tensor& self, const std::optional<Tensor>& bias, std::string_view activation,
-                              c10::ArrayRef<double> params);
-ActivationSpec check_bias_act_backward(const Tensor& grad_output, const Tensor& saved,
-                                       const std::optional<Tensor>& bias, std::string_view activation,
-                                       c10::ArrayRef<double> params, bool from_output);
+FASTOPS_API ActivationSpec check_bias_act(const Tensor& self, const std::optional<Tensor>& bias,
+                                          std::string_view activation, c10::ArrayRef<double> params);
+FASTOPS_API ActivationSpec check_bias_act_backward(const Tensor& grad_output, const Tensor& saved,
+                                                   const std::optional<Tensor>& bias, std::string_view activation,
+                                                   c10::ArrayRef<double> params, bool from_output);
 
 // The backward in terms of differentiable ops.
-std::vector<Tensor> composite_bias_act_backward(const Tensor& grad_output, const Tensor& saved,
-                                                const std::optional<Tensor>& bias, std::string_view activation,
-                                                c10::ArrayRef<double> params, bool from_output,
-                                                std::array<bool, 2> output_mask);
+FASTOPS_API std::vector<Tensor> composite_bias_act_backward(const Tensor& grad_output, const Tensor& saved,
+                                                            const std::optional<Tensor>& bias,
+                                                            std::string_view activation, c10::ArrayRef<double> params,
+                                                            bool from_output, std::array<bool, 2> output_mask);
 
 }  // namespace fastops

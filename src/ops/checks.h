@@ -7,6 +7,8 @@
 #include <ostream>
 #include <string_view>
 
+#include "export.h"
+
 namespace fastops {
 
 // The name of an argument, or of a tensor in an argument that is a list. It is put together only for an error.
@@ -21,33 +23,33 @@ struct Argument {
 std::ostream& operator<<(std::ostream& out, const Argument& argument);
 
 // A strided tensor of a supported dtype (float32, float64, bfloat16, float16); else TypeError.
-void check_tensor(std::string_view op, Argument argument, const at::Tensor& tensor);
+FASTOPS_API void check_tensor(std::string_view op, Argument argument, const at::Tensor& tensor);
 
 // As check_tensor, with the dtype (TypeError) and device (RuntimeError) of `like`.
-void check_like(std::string_view op, Argument argument, const at::Tensor& tensor, Argument like_argument,
-                const at::Tensor& like);
+FASTOPS_API void check_like(std::string_view op, Argument argument, const at::Tensor& tensor, Argument like_argument,
+                            const at::Tensor& like);
 
 // As check_like, and of the same shape (ValueError).
-void check_same_shape(std::string_view op, Argument argument, const at::Tensor& tensor, Argument like_argument,
-                      const at::Tensor& like);
+FASTOPS_API void check_same_shape(std::string_view op, Argument argument, const at::Tensor& tensor,
+                                  Argument like_argument, const at::Tensor& like);
 
 // The last dimension, which the tensor must have; else ValueError.
-c10::SymInt last_size(std::string_view op, Argument argument, const at::Tensor& tensor);
+FASTOPS_API c10::SymInt last_size(std::string_view op, Argument argument, const at::Tensor& tensor);
 
 // A vector of `size` elements, as check_like; nothing where absent.
-void check_bias(std::string_view op, Argument argument, const std::optional<at::Tensor>& bias, const c10::SymInt& size,
-                Argument like_argument, const at::Tensor& like);
+FASTOPS_API void check_bias(std::string_view op, Argument argument, const std::optional<at::Tensor>& bias,
+                            const c10::SymInt& size, Argument like_argument, const at::Tensor& like);
 
 // Makes `out` ready for a result with the sizes of `like`: an empty tensor is resized, any other must have them.
 // It may be `like` itself, but not overlap it in part nor overlap itself.
-void prepare_out(std::string_view op, at::Tensor& out, const at::Tensor& like);
+FASTOPS_API void prepare_out(std::string_view op, at::Tensor& out, const at::Tensor& like);
 
 // An argument that must not overlap `out`; nothing where absent.
-void check_separate(std::string_view op, Argument argument, const std::optional<at::Tensor>& tensor,
-                    const at::Tensor& out);
+FASTOPS_API void check_separate(std::string_view op, Argument argument, const std::optional<at::Tensor>& tensor,
+                                const at::Tensor& out);
 
 // A tensor that is to be written in place: its elements must not share memory.
-void check_in_place(std::string_view op, const at::Tensor& self);
+FASTOPS_API void check_in_place(std::string_view op, const at::Tensor& self);
 
 inline const at::Tensor& undefined_tensor() {
   static const at::Tensor undefined;

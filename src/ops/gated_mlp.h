@@ -33,7 +33,7 @@ using GatedMlpForward = std::tuple<Tensor, Tensor, Tensor>(const Tensor&, const 
                                                            const std::optional<Tensor>&, const std::optional<Tensor>&,
                                                            const std::optional<Tensor>&, std::string_view,
                                                            c10::ArrayRef<double>);
-const c10::TypedOperatorHandle<GatedMlpForward>& gated_mlp_forward_op();
+FASTOPS_API const c10::TypedOperatorHandle<GatedMlpForward>& gated_mlp_forward_op();
 
 // gated_mlp_backward(Tensor grad_output, Tensor input, Tensor gate_weight, Tensor up_weight, Tensor down_weight,
 //                    Tensor? gate_bias, Tensor? up_bias, Tensor gate, Tensor up, str activation, float[] params,
@@ -44,7 +44,7 @@ using GatedMlpBackward = std::vector<Tensor>(const Tensor&, const Tensor&, const
                                              const std::optional<Tensor>&, const std::optional<Tensor>&, const Tensor&,
                                              const Tensor&, std::string_view, c10::ArrayRef<double>,
                                              std::array<bool, 7>);
-const c10::TypedOperatorHandle<GatedMlpBackward>& gated_mlp_backward_op();
+FASTOPS_API const c10::TypedOperatorHandle<GatedMlpBackward>& gated_mlp_backward_op();
 
 // The parameters of gated_mlp_forward, and of gated_mlp before checkpoint; their names.
 #define FASTOPS_GATED_MLP_PARAMETERS                                                                  \
@@ -69,24 +69,26 @@ struct GatedMlpArguments {
   ActivationSpec activation;
   bool ensemble = false;  // as of MlpArguments
 };
-GatedMlpArguments check_gated_mlp(const Tensor& input, const Tensor& gate_weight, const Tensor& up_weight,
-                                  const Tensor& down_weight, const std::optional<Tensor>& gate_bias,
-                                  const std::optional<Tensor>& up_bias, const std::optional<Tensor>& down_bias,
-                                  std::string_view activation, c10::ArrayRef<double> params);
+FASTOPS_API GatedMlpArguments check_gated_mlp(const Tensor& input, const Tensor& gate_weight, const Tensor& up_weight,
+                                              const Tensor& down_weight, const std::optional<Tensor>& gate_bias,
+                                              const std::optional<Tensor>& up_bias,
+                                              const std::optional<Tensor>& down_bias, std::string_view activation,
+                                              c10::ArrayRef<double> params);
 
 // The arguments of gated_mlp_backward.
-GatedMlpArguments check_gated_mlp_backward(FASTOPS_GATED_MLP_BACKWARD_PARAMETERS);
+FASTOPS_API GatedMlpArguments check_gated_mlp_backward(FASTOPS_GATED_MLP_BACKWARD_PARAMETERS);
 
 // In terms of differentiable ops: (output, gate, up).
-std::tuple<Tensor, Tensor, Tensor> composite_gated_mlp(const GatedMlpArguments& mlp);
+FASTOPS_API std::tuple<Tensor, Tensor, Tensor> composite_gated_mlp(const GatedMlpArguments& mlp);
 
 // gated_mlp_backward with PyTorch's matrix products; `gate` and `up` as composite_gated_mlp returns them.
-std::vector<Tensor> layered_gated_mlp_backward(const GatedMlpArguments& mlp, const Tensor& grad_output,
-                                               const Tensor& gate, const Tensor& up, std::array<bool, 7> output_mask);
+FASTOPS_API std::vector<Tensor> layered_gated_mlp_backward(const GatedMlpArguments& mlp, const Tensor& grad_output,
+                                                           const Tensor& gate, const Tensor& up,
+                                                           std::array<bool, 7> output_mask);
 
 // The backward in terms of differentiable ops. It computes the projections again: what the forward pass saved has no
 // history, and derivatives of the backward pass run through it.
-std::vector<Tensor> composite_gated_mlp_backward(const GatedMlpArguments& mlp, const Tensor& grad_output,
-                                                 std::array<bool, 7> output_mask);
+FASTOPS_API std::vector<Tensor> composite_gated_mlp_backward(const GatedMlpArguments& mlp, const Tensor& grad_output,
+                                                             std::array<bool, 7> output_mask);
 
 }  // namespace fastops

@@ -34,7 +34,7 @@ FASTOPS_API const c10::TypedOperatorHandle<Mlp>& mlp_op();
 using MlpForward = std::tuple<Tensor, std::vector<Tensor>>(const Tensor&, at::TensorList, const OptionalTensors&,
                                                            std::string_view, std::string_view, c10::ArrayRef<double>,
                                                            c10::ArrayRef<double>);
-const c10::TypedOperatorHandle<MlpForward>& mlp_forward_op();
+FASTOPS_API const c10::TypedOperatorHandle<MlpForward>& mlp_forward_op();
 
 // mlp_backward(Tensor grad_output, Tensor input, Tensor[] weights, Tensor?[] biases, Tensor? output, Tensor[] saved,
 //              str activation, str output_activation, float[] params, float[] output_params, bool[] output_mask)
@@ -46,7 +46,7 @@ using MlpBackward = std::vector<Tensor>(const Tensor&, const Tensor&, at::Tensor
                                         const std::optional<Tensor>&, at::TensorList, std::string_view,
                                         std::string_view, c10::ArrayRef<double>, c10::ArrayRef<double>,
                                         const c10::List<bool>&);
-const c10::TypedOperatorHandle<MlpBackward>& mlp_backward_op();
+FASTOPS_API const c10::TypedOperatorHandle<MlpBackward>& mlp_backward_op();
 
 // The parameters of mlp_forward, and of mlp before checkpoint; their names.
 #define FASTOPS_MLP_PARAMETERS                                                                             \
@@ -81,36 +81,37 @@ struct MlpArguments {
     return output_activation.id != Activation::identity && output_suffices(output_activation);
   }
 };
-MlpArguments check_mlp(std::string_view op, const Tensor& input, at::TensorList weights, const OptionalTensors& biases,
-                       std::string_view activation, std::string_view output_activation, c10::ArrayRef<double> params,
-                       c10::ArrayRef<double> output_params);
+FASTOPS_API MlpArguments check_mlp(std::string_view op, const Tensor& input, at::TensorList weights,
+                                   const OptionalTensors& biases, std::string_view activation,
+                                   std::string_view output_activation, c10::ArrayRef<double> params,
+                                   c10::ArrayRef<double> output_params);
 
 // The arguments of mlp_backward.
-MlpArguments check_mlp_backward(const Tensor& grad_output, const Tensor& input, at::TensorList weights,
-                                const OptionalTensors& biases, const std::optional<Tensor>& output,
-                                at::TensorList saved, std::string_view activation, std::string_view output_activation,
-                                c10::ArrayRef<double> params, c10::ArrayRef<double> output_params,
-                                const c10::List<bool>& output_mask);
+FASTOPS_API MlpArguments check_mlp_backward(const Tensor& grad_output, const Tensor& input, at::TensorList weights,
+                                            const OptionalTensors& biases, const std::optional<Tensor>& output,
+                                            at::TensorList saved, std::string_view activation,
+                                            std::string_view output_activation, c10::ArrayRef<double> params,
+                                            c10::ArrayRef<double> output_params, const c10::List<bool>& output_mask);
 
 // One layer as an mlp, with messages that name linear_act's arguments.
-MlpArguments check_linear_act(const Tensor& input, at::TensorList weight, const std::optional<Tensor>& bias,
-                              std::string_view activation, c10::ArrayRef<double> params);
+FASTOPS_API MlpArguments check_linear_act(const Tensor& input, at::TensorList weight, const std::optional<Tensor>& bias,
+                                          std::string_view activation, c10::ArrayRef<double> params);
 
 // The layers one after another, in terms of differentiable ops; fills `saved` where given.
-Tensor composite_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved);
+FASTOPS_API Tensor composite_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved);
 
 // As composite_mlp, for real tensors and without autograd: what is not saved is computed in place. For devices without
 // kernels of their own.
-Tensor layered_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved);
+FASTOPS_API Tensor layered_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved);
 
 // mlp_backward with PyTorch's matrix products; `output` and `saved` as the functions above return and fill them.
-std::vector<Tensor> layered_mlp_backward(const MlpArguments& mlp, const Tensor& grad_output,
-                                         const std::optional<Tensor>& output, at::TensorList saved,
-                                         const c10::List<bool>& output_mask);
+FASTOPS_API std::vector<Tensor> layered_mlp_backward(const MlpArguments& mlp, const Tensor& grad_output,
+                                                     const std::optional<Tensor>& output, at::TensorList saved,
+                                                     const c10::List<bool>& output_mask);
 
 // The backward in terms of differentiable ops. It computes the layers again: what the forward pass saved has no
 // history, and derivatives of the backward pass run through it.
-std::vector<Tensor> composite_mlp_backward(const MlpArguments& mlp, const Tensor& grad_output,
-                                           const c10::List<bool>& output_mask);
+FASTOPS_API std::vector<Tensor> composite_mlp_backward(const MlpArguments& mlp, const Tensor& grad_output,
+                                                       const c10::List<bool>& output_mask);
 
 }  // namespace fastops

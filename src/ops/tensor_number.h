@@ -69,6 +69,13 @@ inline TensorNumber operator*(const TensorNumber& a, const TensorNumber& b) {
   return at::mul(a.tensor, b.tensor);
 }
 
+// A parameter of the formula is computed with though it be zero: zero times NaN is NaN.
+inline TensorNumber operator*(double a, const TensorNumber& b) {
+  if (b.is_constant()) return a * b.constant;
+  return at::mul(b.tensor, a);
+}
+inline TensorNumber operator*(const TensorNumber& a, double b) { return b * a; }
+
 inline TensorNumber operator/(const TensorNumber& a, const TensorNumber& b) {
   if (a.is_zero()) return 0.0;
   if (a.is_constant() && b.is_constant()) return a.constant / b.constant;

@@ -14,12 +14,15 @@ from . import models
 from .workloads import INFERENCE, Contender, Workload
 
 FASTOPS = "fastops"
-EAGER, COMPILE, ZENTORCH, ZENTORCH_LINEAR = PEERS = ("eager", "compile", "zentorch", "zentorch-linear")
+PEERS = ("eager", "cuda-graphs", "compile", "fastops-compile", "zentorch", "zentorch-linear")
+EAGER, CUDA_GRAPHS, COMPILE, FASTOPS_COMPILE, ZENTORCH, ZENTORCH_LINEAR = PEERS
 
 DESCRIPTIONS = {
     FASTOPS: "fastops, eagerly",
     EAGER: "PyTorch, eagerly",
+    CUDA_GRAPHS: "PyTorch, as CUDA graphs (torch.cuda.make_graphed_callables)",
     COMPILE: "torch.compile of PyTorch's model (Inductor, static shapes)",
+    FASTOPS_COMPILE: "torch.compile of PyTorch's model with fastops' backend",
     ZENTORCH: "torch.compile of PyTorch's model with zentorch's backend, weights frozen and packed",
     ZENTORCH_LINEAR: "zentorch's linear op with its fused activation, or PyTorch's where it has none",
 }
@@ -39,13 +42,32 @@ def prepare(peer: str, workload: Workload, mode: str, device: torch.device) -> C
 
 
 def installed(peer: str) -> bool:
-    """Whether the peer's package is there."""
+    """Whether what the peer needs is there: a GPU, a package."""
+    if peer == CUDA_GRAPHS:
+        return torch.cuda.is_available()
     return not peer.startswith(ZENTORCH) or importlib.util.find_spec("zentorch") is not None
+
+
+def _cuda_graphs(workload: Workload, mode: str, device: torch.device) -> Contender:
+    eager = workload.pytorch(device)
+    if device.type != "cuda":
+        raise UnavailableError("it is for GPUs that PyTorch calls cuda")
+    if not isinstance(eager.call, nn.Module):
+        raise UnavailableError("it is for networks")
+    graphed = torch.cuda.make_graphed_callables(eager.call, (workload.tensors().input.to(device),))
+    return Contender(graphed, eager.parameters)
 
 
 def _compile(workload: Workload, mode: str, device: torch.device) -> Contender:
     eager = workload.pytorch(device)
     return Contender(torch.compile(eager.call), eager.parameters)
+
+
+def _fastops_compile(workload: Workload, mode: str, device: torch.device) -> Contender:
+    eager = workload.pytorch(device)
+    if not isinstance(eager.call, nn.Module):
+        raise UnavailableError("it is for networks")
+    return Contender(torch.compile(eager.call, backend="fastops"), eager.parameters)
 
 
 def _zentorch_for(workload: Workload, mode: str, device: torch.device) -> Any:
@@ -123,7 +145,9 @@ def _linear_step(linear: Any, layer: nn.Linear, post_op: str) -> Callable[[Tenso
 _PREPARE: dict[str, Callable[[Workload, str, torch.device], Contender]] = {
     FASTOPS: lambda workload, mode, device: workload.fastops(device),
     EAGER: lambda workload, mode, device: workload.pytorch(device),
+    CUDA_GRAPHS: _cuda_graphs,
     COMPILE: _compile,
+    FASTOPS_COMPILE: _fastops_compile,
     ZENTORCH: _zentorch,
     ZENTORCH_LINEAR: _zentorch_linear,
 }

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from . import peers, verify
 from .memory import bytes_kept_for_backward
-from .peers import COMPILE, EAGER, FASTOPS, ZENTORCH, UnavailableError
+from .peers import COMPILE, EAGER, FASTOPS, FASTOPS_COMPILE, ZENTORCH, UnavailableError
 from .results import FAILED, UNAVAILABLE, Row
 from .roofs import Roofs
 from .timing import Timings, measure
@@ -59,7 +59,7 @@ def run_workload(workload: Workload, modes: Sequence[str], options: Options, roo
                 yield from (_timed(entrant.row, workload, timings, roofs) for entrant in entrants)
             else:
                 yield from (_not_timed(entrant) for entrant in entrants)
-        if {COMPILE, ZENTORCH} & set(options.peers):
+        if {COMPILE, FASTOPS_COMPILE, ZENTORCH} & set(options.peers):
             torch._dynamo.reset()  # or it would make the next model's shapes dynamic
 
 

@@ -189,7 +189,7 @@ struct KernelTable {
 };
 
 // The kernels of the instruction set in use.
-const Kernels& kernels(Activation activation, Dtype dtype);
+FASTOPS_API const Kernels& kernels(Activation activation, Dtype dtype);
 const GemmKernels& gemm_kernels(Dtype dtype);
 
 // The instruction set in use: "default", "avx2", "avx512" (capability.cpp says how it is chosen).

@@ -4,7 +4,6 @@
 
 #include "backends/metal/elementwise.h"
 #include "ops/activation.h"
-#include "ops/checks.h"
 
 namespace fastops::mps {
 
@@ -20,22 +19,6 @@ Tensor& plain_activation_out(const ActivationSpec& spec, const Tensor& self, Ten
 
 namespace {
 
-struct MpsLayer {
-  static Tensor functional(const PlainOp&, const ActivationSpec& spec, const Tensor& self) {
-    check_tensor(info(spec.id).name, "self", self);
-    return plain_activation(spec, self);
-  }
-  static Tensor& out(const PlainOp&, const ActivationSpec& spec, const Tensor& self, Tensor& out) {
-    check_tensor(info(spec.id).name, "self", self);
-    prepare_out(info(spec.id).name, out, self);
-    return plain_activation_out(spec, self, out);
-  }
-  static Tensor& in_place(const PlainOp&, const ActivationSpec& spec, Tensor& self) {
-    check_in_place(info(spec.id).name, self);
-    return plain_activation_out(spec, self, self);
-  }
-};
-
 Tensor backward(const Tensor& grad_output, const Tensor& saved, std::string_view activation,
                 c10::ArrayRef<double> params, bool from_output, int64_t order) {
   const auto spec = check_activation_backward(grad_output, saved, activation, params, from_output, order);
@@ -49,7 +32,7 @@ Tensor backward(const Tensor& grad_output, const Tensor& saved, std::string_view
 }  // namespace
 
 TORCH_LIBRARY_IMPL(fastops, MPS, m) {
-  impl_activations<MpsLayer>(m);
+  impl_activations<DeviceLayer<plain_activation, plain_activation_out>>(m);
   m.impl("activation_backward", TORCH_FN(backward));
 }
 

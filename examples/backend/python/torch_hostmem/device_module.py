@@ -1,0 +1,71 @@
+"""``torch.hostmem``: the functions that PyTorch expects of a device's module, as ``torch.cuda`` has them."""
+
+from .amp import get_amp_supported_dtype
+from .device import (
+    _initialized,
+    current_device,
+    device,
+    device_count,
+    get_device_properties,
+    init,
+    is_available,
+    is_bf16_supported,
+    is_initialized,
+    set_device,
+    synchronize,
+)
+from .memory import empty_cache, max_memory_allocated, memory_allocated, memory_reserved, reset_peak_memory_stats
+from .metadata import has_flag, set_flag
+from .random import (
+    _is_in_bad_fork,
+    default_generators,
+    get_rng_state,
+    get_rng_state_all,
+    initial_seed,
+    manual_seed,
+    manual_seed_all,
+    seed,
+    seed_all,
+    set_rng_state,
+    set_rng_state_all,
+)
+from .streams import Event, Stream, current_stream, default_stream, set_stream, stream
+
+__all__ = [
+    "Event",
+    "Stream",
+    "_initialized",
+    "_is_in_bad_fork",
+    "current_device",
+    "current_stream",
+    "default_generators",
+    "default_stream",
+    "device",
+    "device_count",
+    "empty_cache",
+    "get_amp_supported_dtype",
+    "get_device_properties",
+    "get_rng_state",
+    "get_rng_state_all",
+    "has_flag",
+    "init",
+    "initial_seed",
+    "is_available",
+    "is_bf16_supported",
+    "is_initialized",
+    "manual_seed",
+    "manual_seed_all",
+    "max_memory_allocated",
+    "memory_allocated",
+    "memory_reserved",
+    "reset_peak_memory_stats",
+    "seed",
+    "seed_all",
+    "set_device",
+    "set_flag",
+    "set_rng_state",
+    "set_rng_state_all",
+    "set_stream",
+    "stream",
+    "synchronize",
+]

@@ -1,0 +1,91 @@
+"""A user's own elementwise function as one kernel: :func:`fastops.fuse`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import _is_torch_function_mode_enabled
+from torch.utils._pytree import tree_map
+
+
+def fuse(function: Callable[..., Any]) -> Callable[..., Any]:
+    """An elementwise function of tensors as one kernel, and the derivative of each order as one more.
+
+    ``torch.compile`` makes one forward and one backward kernel of such a function, too, but the backward one cannot be
+    differentiated. Nothing but the inputs is kept for the backward pass. Functions that are one of fastops' activations
+    are computed by its op.
+
+    Args:
+        function: takes tensors and numbers, and gives a tensor, or a tuple, list or dict of tensors. What it computes
+            for an element may depend on the same element of its tensors only. It may use Python's numbers and control
+            flow over them as it likes, but other tensors only as arguments.
+
+    Returns:
+        A function with the same signature. Its tensors are broadcast against each other; its results are contiguous.
+        It compiles when it is first called with tensors of some dtypes, for any sizes. Under ``torch.compile``,
+        ``torch.func`` and forward-mode differentiation it is ``function`` itself.
+
+    Raises:
+        TypeError: ``function`` cannot be called.
+        ValueError: in a call, where the function is not elementwise: it reduces, indexes or reshapes, draws random
+            numbers, writes to its arguments, or its control flow depends on a tensor's values.
+
+    Example:
+        >>> @fastops.fuse
+        ... def f(x):
+        ...     return torch.sin(x) ** 2 + torch.cos(x) ** 2
+    """
+    if not callable(function):
+        raise TypeError(f"fastops.fuse: function must be a function, but is a {type(function).__qualname__}")
+
+    @functools.cache
+    def compiled() -> Any:
+        from .compile.pointwise import Compiled
+
+        return Compiled(function)
+
+    @functools.wraps(function)
+    def fused(*arguments: Any, **keywords: Any) -> Any:
+        tensors = [value for value in (*arguments, *keywords.values()) if isinstance(value, Tensor)]
+        if not _can_be_compiled(tensors):
+            return function(*arguments, **keywords)
+        shape = tensors[0].shape
+        if any(tensor.shape != shape for tensor in tensors):
+            shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
+        if shape.numel() < 2:  # sizes 0 and 1 would be graphs of their own
+            return function(*arguments, **keywords)
+        values = [_flat(value, shape) for value in (*arguments, *keywords.values())]
+        result = compiled()(values, tuple(keywords))
+        if isinstance(result, (tuple, list, dict)):
+            return tree_map(functools.partial(_in_shape, shape), result)
+        return _in_shape(shape, result)
+
+    return fused
+
+
+def _flat(value: Any, shape: torch.Size) -> Any:
+    if not isinstance(value, Tensor) or (value.dim() == 1 and value.shape == shape):
+        return value
+    return (value if value.shape == shape else value.expand(shape)).reshape(-1)
+
+
+def _in_shape(shape: torch.Size, result: Any) -> Tensor:
+    if not isinstance(result, Tensor) or result.numel() != shape.numel():
+        raise ValueError(f"fastops.fuse: each result must be a tensor of the inputs' shape, but one is {result!r}")
+    return result if len(shape) == 1 else result.view(shape)
+
+
+def _can_be_compiled(tensors: list[Tensor]) -> bool:
+    """Whether there are tensors, and nobody else wants to see what is done to them."""
+    return (
+        bool(tensors)
+        and not torch.compiler.is_compiling()
+        and all(type(tensor) in (Tensor, torch.nn.Parameter) for tensor in tensors)
+        and torch._C._functorch.peek_interpreter_stack() is None
+        and torch.autograd.forward_ad._current_level < 0
+        and not _is_torch_function_mode_enabled()
+    )

@@ -1,0 +1,6 @@
+"""Operator fusion through ``torch.compile``: ``torch.compile(model, backend="fastops")``, and :func:`explain`."""
+
+from .backend import backend
+from .explain import Explanation, explain
+
+__all__ = ["Explanation", "backend", "explain"]

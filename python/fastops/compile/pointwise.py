@@ -1,0 +1,235 @@
+"""Elementwise functions as one kernel, and each of their derivatives as one."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from .._resolve import PARAMETERS
+from .backend import copy_of
+from .calls import written
+from .facts import same_sizes, storage_of
+from .fusion import fuse_graph
+from .shortcuts import Shortcuts, record, recorded
+
+Function = Callable[..., Any]
+
+# Kernels for more elements than this use several threads.
+_LARGE = 1 << 15
+# What is elementwise without having the tag.
+_ALSO = {
+    torch.ops.aten.detach,
+    torch.ops.aten.full_like,
+    torch.ops.aten.ones_like,
+    torch.ops.aten.scalar_tensor,
+    torch.ops.aten.zeros_like,
+}
+
+
+class Compiled:
+    """An elementwise function of tensors that have one dimension and one size, and of other values."""
+
+    def __init__(self, function: Function) -> None:
+        self._compiled = torch.compile(function, backend=_Backend(), fullgraph=True, dynamic=True)
+        self._shortcuts = Shortcuts(function)
+
+    def __call__(self, values: Sequence[Any], names: Sequence[str]) -> Any:
+        """Calls it; the last of the values have these names."""
+        shortcut = self._shortcuts.find(self._shortcuts.key(values, names))
+        if shortcut is not None:
+            return shortcut(values)
+        count = len(values) - len(names)
+        with record() as calls:
+            result = self._call(*values[:count], **dict(zip(names, values[count:], strict=True)))
+        self._shortcuts.learn(values, names, calls, result)
+        return result
+
+    def _call(self, *arguments: Any, **keywords: Any) -> Any:
+        from torch._dynamo.exc import BackendCompilerFailed, TorchRuntimeError, Unsupported
+
+        try:
+            with torch._dynamo.config.patch(specialize_float=True, specialize_int=True):
+                return self._compiled(*arguments, **keywords)
+        except BackendCompilerFailed as error:
+            if isinstance(error.inner_exception, ValueError):
+                raise error.inner_exception from None
+            raise
+        except (TorchRuntimeError, Unsupported) as error:
+            raise ValueError(f"fastops.fuse: the function cannot be captured: {str(error).splitlines()[0]}") from error
+
+
+class _Backend:
+    """For Dynamo: makes kernels of the graphs of one elementwise function, whose tensors have one dimension."""
+
+    def __init__(self) -> None:
+        self._kernels: dict[Any, Pointwise] = {}
+
+    def __call__(self, graph: fx.GraphModule, example_inputs: Sequence[Any]) -> Function:
+        whole = copy_of(graph)
+        fuse_graph(whole, faster=tuple(PARAMETERS))
+        calls = [node for node in whole.graph.nodes if node.op not in ("placeholder", "output")]
+        placeholders = graph.graph.find_nodes(op="placeholder")
+        if any(node.users and not isinstance(_value(node), Tensor) for node in placeholders):
+            raise ValueError("fastops.fuse: the function depends on the sizes of its tensors")
+        given = {storage_of(node) for node in placeholders}
+        if any(storage_of(tensor) in given for node in graph.graph.nodes for tensor in written(node)):
+            raise ValueError("fastops.fuse: the function writes to its arguments")
+        tensors = [i for i, node in enumerate(placeholders) if node.users]
+
+        def call(forward: Function, *inputs: Tensor) -> tuple[Tensor, ...]:
+            arguments: list[Any] = [None] * len(placeholders)  # sizes are not used
+            for i, tensor in zip(tensors, inputs, strict=True):
+                arguments[i] = tensor
+            return forward(*arguments)
+
+        kernel: Function
+        if len(calls) == 1 and getattr(calls[0].target, "namespace", None) == "fastops":
+            kernel = functools.partial(call, whole.forward)  # one of our ops, with its derivatives
+        else:
+            kernel = self._pointwise(
+                functools.partial(call, graph.forward), graph.code, [example_inputs[i] for i in tensors]
+            )
+        if not _depends_on_sizes(graph):
+            kernel = recorded(kernel)
+        return lambda *inputs: kernel(*(inputs[i] for i in tensors))
+
+    def _pointwise(self, function: Function, code: str, examples: Sequence[Tensor]) -> Pointwise:
+        # Dynamo captures again for tensors that have or need no gradient, are views, ...
+        key = code, torch.get_default_dtype()
+        if key not in self._kernels:
+            kernel = Pointwise(function)
+            _check(kernel.trace(examples, _LARGE))
+            self._kernels[key] = kernel
+        return self._kernels[key]
+
+
+class Pointwise:
+    """A function of flat tensors that have one size: compiled, and differentiable to any order."""
+
+    def __init__(self, function: Function) -> None:
+        self.function = function
+        self._kernels: dict[Any, Function] = {}
+        self._derivatives: dict[Any, Pointwise] = {}
+
+    def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+            apply: Any = _Differentiable.apply
+            return apply(self, *tensors)
+        return self.run(tensors)
+
+    def run(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """One kernel, without autograd."""
+        is_large = tensors[0].numel() > _LARGE
+        key = is_large, torch.get_num_threads(), *((tensor.dtype, tensor.device) for tensor in tensors)
+        if key not in self._kernels:
+            self._kernels[key] = self._compile(tensors, 64 * _LARGE if is_large else _LARGE // 16)
+        # Gradients come with any strides.
+        return tuple(self._kernels[key]([tensor.contiguous() for tensor in tensors]))
+
+    def derivative(self, count: int, wanted: tuple[int, ...]) -> Pointwise:
+        """Of the ``count`` inputs and the outputs' gradients: the gradients of the inputs that are wanted."""
+        if wanted not in self._derivatives:
+            self._derivatives[wanted] = Pointwise(functools.partial(_gradients, self.function, count, wanted))
+        return self._derivatives[wanted]
+
+    def trace(self, tensors: Sequence[Tensor], size: int) -> fx.GraphModule:
+        """The function as a graph of ATen ops for any size; kernels are made for sizes like this one."""
+        with torch.enable_grad():
+            return _trace(self.function, tensors, size)
+
+    def _compile(self, tensors: Sequence[Tensor], size: int) -> Function:
+        from torch._inductor.compile_fx import compile_fx_inner
+        from torch._inductor.decomposition import select_decomp_table
+
+        # Without AOTAutograd, which takes longer than a small kernel at every call and has nothing to do here.
+        graph = torch.func.functionalize(self.trace(tensors, size))
+        with torch.no_grad():
+            decomposed = _trace(graph, tensors, size, decomposition_table=select_decomp_table())
+            inputs = [node.meta["val"] for node in decomposed.graph.find_nodes(op="placeholder")]
+            compiled: Any = compile_fx_inner(decomposed, inputs)
+        return compiled
+
+
+def _trace(function: Function, tensors: Sequence[Tensor], size: int, **options: Any) -> fx.GraphModule:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    examples = [
+        torch.empty(size, dtype=tensor.dtype, device=tensor.device, requires_grad=_is_differentiable(tensor))
+        for tensor in tensors
+    ]
+    return make_fx(function, tracing_mode="symbolic", **options)(*examples)
+
+
+class _Differentiable(torch.autograd.Function):
+    """Keeps nothing but the inputs: the backward kernel computes the rest again."""
+
+    @staticmethod
+    def forward(ctx: Any, pointwise: Pointwise, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.pointwise = pointwise
+        ctx.save_for_backward(*tensors)
+        outputs = pointwise.run(tensors)
+        ctx.differentiable = [_is_differentiable(output) for output in outputs]
+        ctx.mark_non_differentiable(*(output for output in outputs if not _is_differentiable(output)))
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        tensors = ctx.saved_tensors
+        wanted = tuple(i for i, needed in enumerate(ctx.needs_input_grad[1:]) if needed)
+        given = [gradient for gradient, is_one in zip(gradients, ctx.differentiable, strict=True) if is_one]
+        results = ctx.pointwise.derivative(len(tensors), wanted)(*tensors, *given)
+        found = dict(zip(wanted, results, strict=True))
+        return None, *(found.get(i) for i in range(len(tensors)))
+
+
+def _gradients(function: Function, count: int, wanted: tuple[int, ...], *tensors: Tensor) -> tuple[Tensor, ...]:
+    inputs, gradients = tensors[:count], tensors[count:]
+    outputs = [output for output in function(*inputs) if _is_differentiable(output)]
+    pairs = [pair for pair in zip(outputs, gradients, strict=True) if pair[0].requires_grad]
+    if not pairs:
+        return tuple(torch.zeros_like(inputs[i]) for i in wanted)
+    return torch.autograd.grad(
+        [output for output, _ in pairs],
+        [inputs[i] for i in wanted],
+        [gradient for _, gradient in pairs],
+        create_graph=True,
+        materialize_grads=True,
+    )
+
+
+def _is_differentiable(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _value(node: fx.Node) -> Any:
+    return node.meta.get("example_value")
+
+
+def _depends_on_sizes(graph: fx.GraphModule) -> bool:
+    """Whether the graph is for some sizes only."""
+    values = [_value(node) for node in graph.graph.find_nodes(op="placeholder")]
+    sizes = [size for value in values if isinstance(value, Tensor) for size in value.shape]
+    return any(not isinstance(size, torch.SymInt) or size.node.shape_env.guards for size in sizes)
+
+
+def _check(graph: fx.GraphModule) -> None:
+    """Raises ValueError if the function is not elementwise."""
+    for node in graph.graph.nodes:
+        if node.op == "get_attr":
+            raise ValueError("fastops.fuse: the function uses a tensor that it is not given; make it an argument")
+        if node.op != "call_function":
+            continue
+        op: Any = node.target
+        is_op = isinstance(op, torch._ops.OpOverload)
+        is_elementwise = is_op and (torch.Tag.pointwise in op.tags or op.overloadpacket in _ALSO)
+        if not is_elementwise or torch.Tag.nondeterministic_seeded in op.tags:
+            raise ValueError(f"fastops.fuse: {op} is not an elementwise function of its tensors")
+    size = graph.graph.find_nodes(op="placeholder")[0].meta["val"].shape
+    outputs: Any = graph.graph.output_node().args[0]
+    for output in outputs if isinstance(outputs, (tuple, list)) else [outputs]:
+        if not isinstance(output, fx.Node) or not same_sizes(output.meta["val"].shape, size):
+            raise ValueError("fastops.fuse: each result must be a tensor of the inputs' shape")

@@ -1,0 +1,191 @@
+"""Calls of an elementwise function that need not go through Dynamo, whose checks take longer than small kernels.
+
+Dynamo captures each kind of call once. What it did is remembered where nothing but the arguments and the values of
+names around the function, all of them immutable, can make a difference; other functions go through Dynamo every time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+Kernel = Callable[..., Sequence[Tensor]]
+
+_MODULES = ("math", "torch")  # whose contents stay as they are
+_VALUES = (bool, int, float, str, type(None), torch.dtype, torch.device, torch.memory_format)
+# What a function does beyond computing from names and arguments.
+_EFFECTS = ("IMPORT", "STORE_ATTR", "STORE_DEREF", "STORE_GLOBAL", "STORE_SUBSCR", "DELETE")
+_MISSING = object()
+
+
+class Call(NamedTuple):
+    """A kernel's call: what Dynamo's graph was given, and what came out."""
+
+    kernel: Kernel
+    tensors: Sequence[Tensor]
+    results: Sequence[Tensor]
+
+
+class Shortcut(NamedTuple):
+    """A kernel, which values of a call it takes, and where in the function's result its results go."""
+
+    kernel: Kernel
+    inputs: tuple[int, ...]
+    results: tuple[int, ...]
+    structure: TreeSpec | None  # None: the result is one tensor
+    surroundings: Sequence[Any]  # kept alive, as the key has their addresses
+
+    def __call__(self, values: Sequence[Any]) -> Any:
+        results = self.kernel(*[values[i] for i in self.inputs])
+        if self.structure is None:
+            return results[self.results[0]]
+        return tree_unflatten([results[i] for i in self.results], self.structure)
+
+
+class _Recording(threading.local):
+    calls: list[Call] | None = None
+
+
+_recording = _Recording()
+
+
+def recorded(kernel: Kernel) -> Kernel:
+    """The kernel, whose calls :func:`record` sees."""
+
+    def call(*tensors: Tensor) -> Sequence[Tensor]:
+        results = kernel(*tensors)
+        if _recording.calls is not None:
+            _recording.calls.append(Call(kernel, tensors, results))
+        return results
+
+    return call
+
+
+@contextlib.contextmanager
+def record() -> Iterator[list[Call]]:
+    """The calls of kernels within."""
+    _recording.calls = calls = []
+    try:
+        yield calls
+    finally:
+        _recording.calls = None
+
+
+class Shortcuts:
+    """Those of one function, by the kind of call."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._known: dict[Any, Shortcut] = {}
+        self._surroundings = _Surroundings(function)
+
+    def key(self, values: Sequence[Any], names: Sequence[str]) -> Any:
+        """The kind of a call with these values, the last ones by these names; None if it has none."""
+        kinds: list[Any] = [self._surroundings.addresses(), torch.is_grad_enabled(), torch.get_default_dtype(), *names]
+        for value in values:
+            if isinstance(value, Tensor):
+                kinds += (value.dtype, value.device, value.requires_grad, value.is_contiguous())
+            elif isinstance(value, float):
+                kinds.append(value.hex())  # 0.0 == -0.0
+            elif isinstance(value, (bool, int, str, type(None))):
+                kinds += (type(value), value)
+            else:
+                return None
+        return tuple(kinds)
+
+    def find(self, key: Any) -> Shortcut | None:
+        """The shortcut of that kind of call."""
+        return self._known.get(key)
+
+    def learn(self, values: Sequence[Any], names: Sequence[str], calls: Sequence[Call], result: Any) -> None:
+        """Remembers a call, if it was one of a kernel and nothing else."""
+        if len(calls) != 1 or not self._surroundings.look(self._known.clear):
+            return
+        key, (kernel, tensors, made) = self.key(values, names), calls[0]
+        leaves, structure = tree_flatten(result)
+        inputs, results = _positions(tensors, values), _positions(leaves, made)
+        if key is not None and inputs is not None and results is not None:
+            one = None if isinstance(result, Tensor) else structure
+            self._known[key] = Shortcut(kernel, inputs, results, one, self._surroundings.values())
+
+
+class _Surroundings:
+    """The names that a function finds around it, and what they stand for."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._names: list[tuple[Mapping[str, Any], str]] = []
+        self._cells: list[CellType] = []
+
+    def look(self, changed: Callable[[], Any]) -> bool:
+        """Notes the names. Whether all of them stand for what stays the same; calls `changed` if there are others."""
+        before = self._names, self._cells
+        self._names, self._cells = [], []
+        is_constant = self._look_at(self._function, set())
+        if before != (self._names, self._cells):
+            changed()
+        return is_constant
+
+    def values(self) -> list[Any]:
+        """What they stand for."""
+        around = [space.get(name, _MISSING) for space, name in self._names]
+        return around + [_content(cell) for cell in self._cells]
+
+    def addresses(self) -> tuple[int, ...]:
+        """Where that is, so that values need not be equal or hashable."""
+        return tuple(map(id, self.values()))
+
+    def _look_at(self, function: Any, seen: set[Any]) -> bool:
+        if not isinstance(function, FunctionType) or function.__dict__:
+            return False
+        if function in seen:
+            return True
+        seen.add(function)
+        codes = list(_codes(function.__code__))
+        if any(step.opname.startswith(_EFFECTS) for code in codes for step in dis.get_instructions(code)):
+            return False
+        names = sorted({name for code in codes for name in code.co_names})
+        pairs: list[tuple[Mapping[str, Any], str]] = [(function.__globals__, name) for name in names]
+        pairs += [(function.__kwdefaults__, name) for name in function.__kwdefaults__ or ()]
+        self._names += pairs
+        self._cells += (cells := list(function.__closure__ or ()))
+        around = [space[name] for space, name in pairs if name in space] + [_content(cell) for cell in cells]
+        return all(self._is_constant(value, seen) for value in (*around, *(function.__defaults__ or ())))
+
+    def _is_constant(self, value: Any, seen: set[Any]) -> bool:
+        if isinstance(value, ModuleType):
+            return value.__name__.split(".")[0] in _MODULES
+        if isinstance(value, FunctionType):
+            return value.__module__.split(".")[0] in _MODULES or self._look_at(value, seen)
+        if isinstance(value, BuiltinFunctionType):  # not the method of an object
+            return isinstance(value.__self__, (ModuleType, type, type(None)))
+        return type(value) in _VALUES
+
+
+def _content(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return _MISSING
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
+
+
+def _positions(wanted: Sequence[Any], values: Sequence[Any]) -> tuple[int, ...] | None:
+    """Where each of the wanted objects is among the values; None if one is not."""
+    places = {id(value): place for place, value in enumerate(values)}
+    found = [places.get(id(value)) for value in wanted]
+    return None if None in found else tuple(place for place in found if place is not None)
