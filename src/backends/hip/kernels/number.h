@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "activations/functions.h"
 #include "backends/hip/kernels/device.h"
@@ -86,9 +87,12 @@ template <class To, class From>
 FASTOPS_HOST_DEVICE To bit_cast(From from) {
   static_assert(sizeof(To) == sizeof(From), "");
   To to;
-  memcpy(&to, &from, sizeof(To));
+  memcpy(static_cast<void*>(&to), &from, sizeof(To));  // CUDA's __half is a class
   return to;
 }
+
+template <class Storage>
+inline constexpr bool is_float16 = std::is_same_v<Storage, float16>;
 
 // The type that a storage type is computed with.
 template <class Storage>
