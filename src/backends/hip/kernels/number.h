@@ -87,7 +87,7 @@ template <class To, class From>
 FASTOPS_HOST_DEVICE To bit_cast(From from) {
   static_assert(sizeof(To) == sizeof(From), "");
   To to;
-  memcpy(static_cast<void*>(&to), &from, sizeof(To));  // CUDA's __half is a class
+  memcpy(&to, &from, sizeof(To));
   return to;
 }
 
