@@ -231,6 +231,17 @@ def test_products_of_small_integers_are_exact(rows, sizes, device, dtype):
             assert torch.equal(actual.detach().cpu().double(), value), f"result {i}, transposed={transposed}"
 
 
+@pytest.mark.parametrize("dtype", [torch.float16], ids=["float16"])
+def test_products_of_small_numbers(device, dtype):
+    """Subnormal numbers of float16, which gradients often are, count in products."""
+    tiny = torch.full((3, 20), 2.0**-20, dtype=dtype, device=device).requires_grad_()
+    large = torch.full((2, 20), 1024.0, dtype=dtype, device=device).requires_grad_()
+    output = ops.mlp(tiny, [large], [None], "identity")
+    grads = torch.autograd.grad(output, (tiny, large), torch.full_like(output, 2.0**-16))
+    for result, expected in zip((output, *grads), (20 * 2.0**-10, 2 * 2.0**-6, 0.0), strict=True):
+        assert torch.equal(result, torch.full_like(result, expected))
+
+
 @every_dtype
 @pytest.mark.parametrize("name", ["identity", "relu", "relu6", "leaky_relu", "softshrink", "hardshrink", "hardtanh"])
 def test_small_integers_are_exact(name, device, dtype):

@@ -64,6 +64,14 @@ struct MatrixRegisters {
   const void* b;
 };
 
+// As gfx90a sees an operand: a subnormal 16-bit number is zero.
+template <class Number>
+float flushed(Number number) {
+  constexpr float smallest = is_float16<Number> ? 0x1p-14f : 0x1p-126f;
+  const float value = widen(number);
+  return sizeof(Number) == 2 && std::fabs(value) < smallest ? 0.0f : value;
+}
+
 // Number is the type of the operands.
 template <class Instruction, class Number>
 void multiply_add(void* const* lanes) {
@@ -75,7 +83,7 @@ void multiply_add(void* const* lanes) {
       std::memcpy(&copies[i], numbers + place.number * sizeof(Number), sizeof(Number));
       if (std::memcmp(&copies[0], &copies[i], sizeof(Number)) != 0) fail("the copies of a matrix operand differ");
     }
-    return widen(copies[0]);
+    return gpu == Gpu::gfx90a ? flushed(copies[0]) : widen(copies[0]);
   };
   float b[Instruction::columns][Instruction::depth];
   for (int j = 0; j < Instruction::columns; ++j) {

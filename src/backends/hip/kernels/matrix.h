@@ -9,8 +9,6 @@
 // type". All lanes of a wave must take part.
 #pragma once
 
-#include <type_traits>
-
 #include "backends/hip/kernels/matrix_instructions.h"
 #include "backends/hip/kernels/tile.h"
 
@@ -52,7 +50,7 @@ struct Cdna3 {
 struct Cdna2 : Cdna3 {
   template <class Storage>
   __device__ static void multiply_add(float (&sum)[sums], const Words& a, const Words& b) {
-    if constexpr (std::is_same_v<Storage, float16>) {
+    if constexpr (is_float16<Storage>) {
       multiply_add_float32<Storage>(sum, a, b);
     } else {
       mfma_16x16x16<Storage>(sum, a, b);
@@ -64,10 +62,10 @@ struct Cdna2 : Cdna3 {
 struct Cdna1 : Cdna3 {
   template <class Storage>
   __device__ static void multiply_add(float (&sum)[sums], const Words& a, const Words& b) {
-    if constexpr (std::is_same_v<Storage, bfloat16>) {
-      multiply_add_float32<Storage>(sum, a, b);
-    } else {
+    if constexpr (is_float16<Storage>) {
       mfma_16x16x16<Storage>(sum, a, b);
+    } else {
+      multiply_add_float32<Storage>(sum, a, b);
     }
   }
 };

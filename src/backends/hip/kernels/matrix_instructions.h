@@ -5,8 +5,6 @@
 // most one, in the emulator all.
 #pragma once
 
-#include <type_traits>
-
 #include "backends/hip/kernels/number.h"
 
 #if !defined(__HIP__) && !defined(__CUDACC__)
@@ -25,9 +23,6 @@
 
 #if defined(__HIP__) || defined(__CUDACC__)
 namespace fastops::hip {
-
-template <class Storage>
-inline constexpr bool is_float16 = std::is_same_v<Storage, float16>;
 
 #if defined(__HIP__)
 

@@ -13,20 +13,19 @@ template <class Storage>
 inline constexpr int64_t matrix_tiles_bytes = tile_bytes<Storage> + panel_bytes<Storage>;
 
 // Tiles (tile.h) whose products are those of matrix cores. Operands are tiles of 16-bit numbers, with zeros up to
-// multiples of 16. A wave has every so many-th 16 columns of a product.
+// multiples of 16. Of a product's columns the waves take 16 each by turns.
 //
-// The values are in float32 as elsewhere, and rounded when they become an operand. Before a product they are wanted no
-// more, nor is what is below when it is the weight's turn: the whole weight takes their place.
+// The values are in float32 as elsewhere, and rounded when they become an operand. By the time of the product with the
+// weight they are not needed any more, nor is what is below: the weight, all of it, takes their place in memory.
 template <class Storage, class Cores>
 struct MatrixTiles {
   using S = float;
-  using Element = Storage;
 
   static constexpr int waves = block_threads / Cores::wave;
   static constexpr int row_tiles = tile_rows<Storage> / matrix_size;
   static constexpr int column_tiles = tile_columns / matrix_size / waves;  // of a wave
   static_assert(tile_bytes<S> + tile_bytes<Storage> <= panel_bytes<Storage>,
-                "the panel holds values and what is below");
+                "the weight takes the place of the values and of what is below");
 
   Storage* operand;
   Storage* panel;

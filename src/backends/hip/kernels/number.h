@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "activations/functions.h"
 #include "backends/hip/kernels/device.h"
@@ -89,6 +90,9 @@ FASTOPS_HOST_DEVICE To bit_cast(From from) {
   memcpy(&to, &from, sizeof(To));
   return to;
 }
+
+template <class Storage>
+inline constexpr bool is_float16 = std::is_same_v<Storage, float16>;
 
 // The type that a storage type is computed with.
 template <class Storage>

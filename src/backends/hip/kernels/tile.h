@@ -88,7 +88,6 @@ struct Products {
 template <class Storage>
 struct Tiles {
   using S = Compute<Storage>;
-  using Element = S;  // of operands
 
   static constexpr int panel_depth = 64 / sizeof(S);  // rows of a weight that are in shared memory at a time
   static constexpr int64_t forward_bytes = tile_bytes<S> + panel_depth * tile_stride<S> * sizeof(S);
@@ -96,7 +95,7 @@ struct Tiles {
 
   S* values;  // of a layer, or their gradients; a thread changes those that belong to it
   S* panel;
-  Element* below;  // what the layer got, in the backward pass
+  S* below;  // what the layer got, in the backward pass
 
   __device__ explicit Tiles(void* memory)
       : values(static_cast<S*>(memory)),
