@@ -123,6 +123,7 @@ WRONG = [
 ]
 
 ARRAY = "N z[64]; for (int i = 0; i < 64; ++i) z[i] = x[0] * N(i); x[0] = z[column & 63]; formula(x, y);"
+EITHER = "S sums[width] = {}; sums[0] = *(rows < 9 ? static_cast<S*>(shared_memory()) : block_sums);"
 TRANSFORM = "__device__ void transform_packet"
 SUMS = "block_sums[blockIdx.y * columns + first_column + c]"
 
@@ -138,12 +139,7 @@ SLOW = [
         "bias_act.hip",
         GPUS,
         "generic memory access",
-        Mutation(
-            "an address in either memory",
-            "bias_act.hip",
-            "mine = shared +",
-            "mine = (rows < 9 ? block_sums : shared) +",
-        ),
+        Mutation("an address in either memory", "bias_act.hip", "S sums[width] = {};", EITHER),
     ),
     (
         "activation.hip",
