@@ -24,7 +24,7 @@ fastops := $(stamps)/fastops$(if $(filter-out 0,$(WERROR)),-werror)
 sources := $(shell find CMakeLists.txt pyproject.toml cmake src tools python -type f -not -name '*.pyc')
 cxx_sources = $(shell find src -name '*.cpp' -o -name '*.h' -o -name '*.hpp' -o -name '*.hip')
 
-.PHONY: help build test demo bench gpu gpu-check format lint mypy sdist wheel metal-check metal-symbols clean
+.PHONY: help build test demo bench gpu gpu-check gpu-mutations format lint mypy sdist wheel metal-check metal-symbols clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1 /p' $(MAKEFILE_LIST) | while read -r name text; do printf '%-13s %s\n' "$$name" "$$text"; done
@@ -44,7 +44,10 @@ gpu: build $(stamps)/test $(stamps)/bench ## On a machine with a GPU: run the te
 	tools/gpu/run.sh $(bin)/python $(ARGS)
 
 gpu-check: build $(stamps)/test ## Check the GPU kernels without a GPU: machine code, and the tests in an emulator
-	WERROR=$(filter-out 0,$(WERROR)) tools/gpu/check.sh
+	tools/gpu/check.sh
+
+gpu-mutations: ## Break the GPU kernels on purpose, after gpu-check: each must be noticed. A choice: ARGS=REGEX
+	$(bin)/python tools/gpu/mutations.py $(ARGS)
 
 format: $(stamps)/lint ## Format all sources
 	$(bin)/ruff check --fix .

@@ -20,12 +20,13 @@ import shutil
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-KERNELS = ROOT / "src/backends/hip/kernels"
-COMMON = ["-std=c++20", "-O3", f"-I{ROOT / 'src'}"]
+SOURCES = sorted((ROOT / "src/backends/hip/kernels").glob("*.hip"))
+COMMON = ["-std=c++20", "-O3"]
 
 # Kernels that work in packets of 16 bytes: by their names, with the number of elements of a packet where it is one.
 IN_PACKETS = re.compile(r"::transform<|::backward<[248],")
@@ -110,13 +111,21 @@ def cached(compiler: str) -> list[str]:
     return [ccache, compiler] if ccache else [compiler]
 
 
+def includes(source: Path) -> Path:
+    """src, which a file of kernels is in."""
+    return source.parents[3]
+
+
 class Amd:
     """clang with Debian's HIP headers and device libraries."""
 
-    def __init__(self, clang: str, out: Path) -> None:
+    def __init__(self, out: Path, gpus: list[str], flags: Sequence[str] = (), clang: str = "clang++-19") -> None:
+        self.out = out
+        self.flags = flags
         self.clang = clang
         self.version = re.sub(r".*?(-\d+)?$", r"\1", clang)
         self.libraries = out / "bitcode"
+        self.prepare(gpus)
 
     def prepare(self, gpus: list[str]) -> None:
         """Device libraries: Debian's, and the one constant in which those of newer GPUs differ."""
@@ -142,13 +151,20 @@ class Amd:
             flags = "-x c --target=amdgcn-amd-amdhsa -nogpulib -emit-llvm -c -".split()
             subprocess.run([self.clang, *flags, "-o", target], input=constant, text=True, check=True)
 
-    def compile(self, source: Path, gpu: str, out: Path) -> list[Kernel]:
+    def compile(self, source: Path, gpu: str) -> list[Kernel]:
         """The kernels of one source file on one GPU."""
-        code = out / f"{source.stem}.{gpu}.co"
+        code = self.out / f"{source.stem}.{gpu}.co"
         hip = ["-x", "hip", f"--offload-arch={gpu}", "--hip-path=/usr", f"--rocm-device-lib-path={self.libraries}"]
         flags = "-Wall -Wextra -Werror -ffp-contract=off --cuda-device-only --no-gpu-bundle-output".split()
         remarks = run(
-            [*cached(self.clang), *hip, *COMMON, *flags, "-Rpass-analysis=kernel-resource-usage"]
+            [
+                *cached(self.clang),
+                *hip,
+                *COMMON,
+                *flags,
+                f"-I{includes(source)}",
+                "-Rpass-analysis=kernel-resource-usage",
+            ]
             + ["-c", str(source), "-o", str(code)]
         )
         kernels = {}
@@ -170,15 +186,28 @@ class Amd:
 class Nvidia:
     """nvcc."""
 
-    def __init__(self, nvcc: str) -> None:
+    def __init__(self, out: Path, flags: Sequence[str] = (), nvcc: str = "nvcc") -> None:
+        self.out = out
+        self.flags = flags
         self.nvcc = nvcc
 
-    def compile(self, source: Path, gpu: str, out: Path) -> list[Kernel]:
+    def compile(self, source: Path, gpu: str) -> list[Kernel]:
         """The kernels of one source file on one GPU."""
-        kept = out / f"{source.stem}.{gpu}"
+        kept = self.out / f"{source.stem}.{gpu}"
         kept.mkdir(exist_ok=True)
         flags = f"-x cu -arch={gpu} -cubin -fmad=false -Werror=all-warnings -Xptxas=-v --keep --keep-dir={kept}".split()
-        report = run([self.nvcc, *flags, *COMMON, "-o", str(kept / "code.cubin"), str(source)])
+        report = run(
+            [
+                self.nvcc,
+                *flags,
+                *COMMON,
+                f"-I{includes(source)}",
+                *self.flags,
+                "-o",
+                str(kept / "code.cubin"),
+                str(source),
+            ]
+        )
         kernels = {}
         for block in report.split("Compiling entry function '")[1:]:
             spills = [int(n) for n in re.findall(r"(\d+) bytes (?:stack frame|spill stores|spill loads)", block)]
@@ -237,16 +266,16 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "build/gpu-check")
     parser.add_argument("--clang", default="clang++-19")
     parser.add_argument("--nvcc", default="nvcc")
-    parser.add_argument("--sources", nargs="*", type=Path, default=sorted(KERNELS.glob("*.hip")))
+    parser.add_argument("--sources", nargs="*", type=Path, default=SOURCES)
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    amd, nvidia = Amd(args.clang, args.out), Nvidia(args.nvcc)
     amd_gpus = [gpu for gpu in args.gpus if gpu.startswith("gfx")]
+    compilers: dict[str, Amd | Nvidia] = dict.fromkeys(args.gpus, Nvidia(args.out, nvcc=args.nvcc))
     if amd_gpus:
-        amd.prepare(amd_gpus)
+        compilers.update(dict.fromkeys(amd_gpus, Amd(args.out, amd_gpus, clang=args.clang)))
     jobs = [(source, gpu) for source in args.sources for gpu in args.gpus]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        results = pool.map(lambda job: (amd if job[1] in amd_gpus else nvidia).compile(job[0], job[1], args.out), jobs)
+        results = pool.map(lambda job: compilers[job[1]].compile(job[0].resolve(), job[1]), jobs)
         kernels = [kernel for result in results for kernel in result]
     write_tables(kernels, args.out)
     faulty = [(kernel, faults) for kernel in kernels if (faults := kernel.faults())]

@@ -12,7 +12,7 @@ namespace fastops::hip {
 namespace {
 
 std::tuple<Tensor, Tensor, Tensor> forward(FASTOPS_GATED_MLP_PARAMETERS) {
-  const c10::DeviceGuard guard(input.device());
+  const ProductScope scope(input);
   return composite_gated_mlp(check_gated_mlp(FASTOPS_GATED_MLP_ARGUMENTS));
 }
 
@@ -32,7 +32,7 @@ void compute(const Hidden& hidden, const ActivationSpec& spec, const Tensor& gra
 
 std::vector<Tensor> backward(FASTOPS_GATED_MLP_BACKWARD_PARAMETERS, std::array<bool, 7> output_mask) {
   const auto mlp = check_gated_mlp_backward(FASTOPS_GATED_MLP_BACKWARD_ARGUMENTS);
-  const c10::DeviceGuard guard(input.device());
+  const ProductScope scope(input);
   const auto [wants_input, wants_gate_weight, wants_up_weight, wants_down_weight, wants_gate_bias, wants_up_bias,
               wants_down_bias] = output_mask;
   const Tensor grad = as_matrix(grad_output);

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/SmallVector.h>
 
@@ -41,6 +42,14 @@ inline void* stream_of(const Tensor& tensor) {
   const c10::impl::VirtualGuardImpl device(tensor.device().type());
   return device.getStream(tensor.device()).native_handle();
 }
+
+// Around a kernel that has PyTorch's products in it: its device, and no casts of their arguments.
+struct ProductScope {
+  explicit ProductScope(const Tensor& tensor) : device(tensor.device()) {}
+
+  c10::DeviceGuard device;
+  c10::impl::ExcludeDispatchKeyGuard below_autocast{c10::autocast_dispatch_keyset};
+};
 
 // The memory of a tensor that kernels read only.
 inline void* data_of(const Tensor& tensor) { return const_cast<void*>(tensor.const_data_ptr()); }

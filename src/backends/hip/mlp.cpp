@@ -14,7 +14,7 @@ namespace fastops::hip {
 namespace {
 
 Tensor run(const MlpArguments& mlp, std::vector<Tensor>* saved) {
-  const c10::DeviceGuard guard(mlp.input.device());
+  const ProductScope scope(mlp.input);
   return use_small_mlp(mlp) ? small_mlp(mlp, saved) : layered_mlp(mlp, saved);
 }
 
@@ -33,7 +33,7 @@ std::vector<Tensor> backward(const Tensor& grad_output, const Tensor& input, at:
                              const c10::List<bool>& output_mask) {
   const auto mlp = check_mlp_backward(grad_output, input, weights, biases, output, saved, activation, output_activation,
                                       params, output_params, output_mask);
-  const c10::DeviceGuard guard(input.device());
+  const ProductScope scope(input);
   const auto gradients = use_small_mlp(mlp) ? small_mlp_gradients : layered_mlp_backward;
   return gradients(mlp, grad_output, output, saved, output_mask);
 }

@@ -30,9 +30,10 @@ __device__ void sum_over_block_rows(const S (&sums)[width], Store store) {
 }
 
 // One block takes `block_rows` rows of a strip of columns, a thread `width` columns. With `block_sums` the sums are
-// written there, else to `bias_grad`, if to anything.
+// written there, else to `bias_grad`, if to anything. Two blocks on a multiprocessor are enough: for more, nvcc would
+// spill registers.
 template <int width, class Storage, class Gradient>
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(block_threads, 2)
     backward(Gradient gradient, Operand<Storage> grad, Operand<Storage> saved, Operand<Storage> bias,
              Operand<Storage> dx, Compute<Storage>* block_sums, Storage* bias_grad, int64_t rows, int64_t columns,
              int64_t block_rows) {

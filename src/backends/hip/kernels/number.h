@@ -118,7 +118,7 @@ FASTOPS_HOST_DEVICE Storage narrow(Compute<Storage> x) {
 
 #if defined(__CUDACC__) && !defined(__HIP__)
 
-FASTOPS_HOST_DEVICE inline float widen(float16 x) { return __half2float(bit_cast<__half>(x)); }
+FASTOPS_HOST_DEVICE inline float widen(float16 x) { return __half2float(__half_raw{x.bits}); }
 template <>
 FASTOPS_HOST_DEVICE inline float16 narrow<float16>(float x) {
   return bit_cast<float16>(__float2half_rn(x));

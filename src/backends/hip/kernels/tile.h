@@ -35,7 +35,11 @@ __device__ void with_activation(Activation id, F f) {
 #define FASTOPS_CASE(name, A, ...) \
   case Activation::name:           \
     return f(activations::A());
-  switch (id) { FASTOPS_ACTIVATIONS(FASTOPS_CASE) }
+  switch (id) {
+    FASTOPS_KERNEL_ACTIVATIONS(FASTOPS_CASE)
+    default:
+      return;
+  }
 #undef FASTOPS_CASE
 }
 

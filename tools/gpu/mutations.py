@@ -1,0 +1,310 @@
+"""Breaks the GPU kernels in ways that the GPU check must notice: in their machine code, or when the tests run them.
+
+A mutation that the checks let pass, or that no longer applies, is an error. Needs what check.sh leaves.
+An argument is a regular expression that chooses mutations.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import check_kernels
+from check_kernels import ROOT
+
+OUT = ROOT / "build/gpu-check"
+EMULATOR = ROOT / "src/backends/hip/emulator"
+GPUS = ["gfx90a", "gfx1100", *(["sm_90"] if shutil.which("nvcc") else [])]
+
+
+class Mutation(NamedTuple):
+    """A text in a file of src/backends/hip/kernels and what it becomes."""
+
+    name: str
+    file: str
+    before: str
+    after: str
+
+
+class Group(NamedTuple):
+    """Mutations that show in one file of kernels: in these tests, in either order of the threads."""
+
+    source: str
+    tests: str  # a file, and pytest's -k
+    mutations: list[Mutation]
+    gpu: str = "none"  # whose matrix cores there are
+
+
+UNBROKEN = Mutation("the kernels as they are", "transform.h", "", "")  # which must pass
+BARRIER = "__syncthreads();\n"
+COLUMN = "if (column < columns) {\n    P"
+LOAD = "load_panel(layer);\n"
+SUM_ROW = "sum_row(int lane, int e) { return 4 * (lane / 16) + e;"
+END = "begin + block_rows < rows ? begin + block_rows : rows"
+
+WRONG = [
+    Group(
+        "activation.hip",
+        "test_activation: test_forward or in_place or every_lane",
+        [
+            Mutation("a row past the last", "transform.h", "if (row >= rows) return;", "if (row > rows) return;"),
+            Mutation("an element past the last", "transform.h", "column < columns) {", "column <= columns) {"),
+            Mutation("rows left out", "transform.h", "divide_up(call.rows, block.y)", "call.rows / block.y"),
+            Mutation("elements left out", "transform.h", "grid(divide_up(pieces, block.x)", "grid(pieces / block.x"),
+            Mutation("packets that are not aligned", "transform.h", "% 16 == 0 &&", "% sizeof(Storage) == 0 &&"),
+            Mutation("rows that are not aligned", "transform.h", "(rows == 1 || row", "(true || row"),
+            Mutation("packets of elements that lie apart", "transform.h", "column_stride == 1 &&", ""),
+            Mutation("the stride of the columns left out", "transform.h", "column * column_stride", "column"),
+            Mutation("16 bits rounded down", "number.h", "bits + 0x7fffu + ((bits >> 16) & 1u)", "bits"),
+        ],
+    ),
+    Group(
+        "activation.hip",
+        "test_activation: sixteen_bit or special_values",
+        [
+            Mutation("a NaN rounded to infinity", "number.h", "nan ? (bits >> 16) | 0x40u : ", "!nan ? 0 : "),
+            Mutation("ties away from even", "number.h", "+ ((bits >> 16) & 1u)", "+ 1u"),
+        ],
+    ),
+    Group(
+        "activation_backward.hip",
+        "test_activation: test_backward and not from_output",
+        [
+            Mutation("another order", "activation_backward.hip", "A, Storage, 3, from", "A, Storage, 2, from"),
+            Mutation("of the output", "activation_backward.hip", "if (from_output)", "if (!from_output)"),
+        ],
+    ),
+    Group(
+        "bias_act.hip",
+        "test_bias_act: test_forward or test_backward and not from_output or 20000-3",
+        [
+            Mutation("no barrier", "bias_act.hip", BARRIER, ""),
+            Mutation("a barrier for some", "bias_act.hip", BARRIER, f"if (threadIdx.y < half) {BARRIER}"),
+            Mutation("a return before a barrier", "bias_act.hip", COLUMN, f"if (column >= columns) return;\n{COLUMN}"),
+            Mutation("a race", "bias_act.hip", "if (threadIdx.y < half)", "if (threadIdx.y <= half)"),
+            Mutation("too little shared memory", "bias_act.hip", "block_threads * width *", "block_threads *"),
+            Mutation("shared memory that nobody wrote", "bias_act.hip", "mine[k * blockDim.x] = sums[k]", "sums[k]"),
+            Mutation("rows of the next block", "bias_act.hip", END, "rows"),
+            Mutation("a row past the last", "bias_act.hip", END, "begin + block_rows"),
+            Mutation("the last block left out", "bias_act.hip", "block < blocks; block", "block + 1 < blocks; block"),
+            Mutation("a column past the last", "bias_act.hip", "if (first_column + c >= columns) return;", ""),
+            Mutation("the bias of another column", "bias_act.hip", "packet<width>(0, column)", "packet<width>(0, 0)"),
+        ],
+    ),
+    Group(
+        "gated_act.hip",
+        "test_gated_act: test_act_mul or test_gated_act",
+        [
+            Mutation("another factor", "gated_act.hip", "y[1] = value * grad", "y[1] = gate * grad"),
+            Mutation("a result that is not wanted", "transform.h", "if (output.of[i].data) ", ""),
+        ],
+    ),
+    Group(
+        "small_mlp.hip",
+        "test_mlp: mlp_forward or mlp_backward or test_many_rows and gelu",
+        [
+            Mutation("no barrier after loading", "tile.h", f"      {BARRIER}      products.", "      products."),
+            Mutation("no barrier after products", "tile.h", f"size, width);\n      {BARRIER}", "size, width);\n"),
+            Mutation("no barrier before sums", "small_mlp.hip", f"{BARRIER}        tile.add_par", "tile.add_par"),
+            Mutation("a row past the last", "small_mlp.hip", "rows = rest < tile_rows<Storage> ? ", "rows = false ? "),
+            Mutation(
+                "the last block left out", "small_mlp.hip", "block < blocks; ++block", "block + 1 < blocks; ++block"
+            ),
+            Mutation("the next element", "tile.h", "f(row, column, sum[i][j])", "f(row, column + 1, sum[i][j])"),
+            Mutation("elements outside of the tile", "tile.h", "row < height && column < width", "row < height"),
+        ],
+    ),
+    Group(
+        "small_mlp.hip",
+        "test_mlp: float16 and small",
+        [
+            Mutation("no barrier before the weight", "matrix_tiles.h", f"{BARRIER}    load_", "    load_"),
+            Mutation("no barrier after the weight", "matrix_tiles.h", f"load_panel(layer);\n    {BARRIER}", LOAD),
+            Mutation("no barrier before the values", "matrix_tiles.h", f"    {BARRIER}#pragma", "#pragma"),
+            Mutation("no barrier after the values", "matrix_tiles.h", f"      }}\n    }}\n    {BARRIER}  }}", "}}}"),
+            Mutation("nothing beyond the edges", "matrix_tiles.h", "padded(rows), padded(width), [", "rows, width, ["),
+            Mutation("elements outside of the tile", "matrix_tiles.h", "r < rows && c < width) v", "r < rows) v"),
+            Mutation("a part of a wave", "matrix_tiles.h", "column >= width) break", "column > width - lane) break"),
+            Mutation("rows of other lanes", "matrix.h", SUM_ROW, f"{SUM_ROW[:-1]} ^ 1;"),
+            Mutation(
+                "subnormal numbers", "matrix.h", "multiply_add_float32<Storage>(sum, a", "mfma_16x16x16<Storage>(sum, a"
+            ),
+        ],
+        gpu="gfx90a",
+    ),
+    Group(
+        "small_mlp.hip",
+        "test_mlp: float16 and small",
+        [
+            Mutation(
+                "operands in half of the lanes",
+                "matrix.h",
+                "row(int lane, int) { return lane % 16; }\n  __device__ static constexpr int depth(int, ",
+                "row(int lane, int) { return lane / 2; }\n  __device__ static constexpr int depth(int, ",
+            )
+        ],
+        gpu="gfx1100",
+    ),
+]
+
+ARRAY = "N z[64]; for (int i = 0; i < 64; ++i) z[i] = x[0] * N(i); x[0] = z[column & 63]; formula(x, y);"
+TRANSFORM = "__device__ void transform_packet"
+SUMS = "block_sums[blockIdx.y * columns + first_column + c]"
+
+# Each with the file of kernels, the GPUs and the fault that it is to be noticed by.
+SLOW = [
+    (
+        "bias_act.hip",
+        ["gfx90a"],
+        "compare-and-swap loop",
+        Mutation("atomic sums", "bias_act.hip", f"{SUMS} = sum;", f"atomicAdd(&{SUMS}, sum);"),
+    ),
+    (
+        "bias_act.hip",
+        GPUS,
+        "generic memory access",
+        Mutation(
+            "an address in either memory",
+            "bias_act.hip",
+            "mine = shared +",
+            "mine = (rows < 9 ? block_sums : shared) +",
+        ),
+    ),
+    (
+        "activation.hip",
+        GPUS,
+        "spills registers or uses scratch memory",
+        Mutation("an array in memory", "transform.h", "formula(x, y);", ARRAY),
+    ),
+    (
+        "activation.hip",
+        GPUS,
+        "call",
+        Mutation("a function call", "transform.h", TRANSFORM, f"__attribute__((noinline)) {TRANSFORM}"),
+    ),
+    (
+        "activation.hip",
+        GPUS,
+        "no 16-byte load",
+        Mutation("no packets", "transform.h", "if (piece < packets)", "if (piece < 0)"),
+    ),
+    (
+        "activation.hip",
+        [gpu for gpu in GPUS if gpu == "sm_90"],  # AMD's GPUs read a packet at once from any address
+        "no 16-byte load",
+        Mutation("packets that are not aligned", "number.h", "alignas(sizeof(Storage) * count)", ""),
+    ),
+]
+
+
+def mutated(mutation: Mutation, directory: Path) -> Path:
+    """A copy of the sources with the mutation."""
+    for folder in ("activations", "backends/hip"):
+        shutil.copytree(ROOT / "src" / folder, directory / "src" / folder)
+    path = directory / "src/backends/hip/kernels" / mutation.file
+    text = path.read_text()
+    if mutation.before not in text:
+        raise LookupError(f"{mutation.name}: {mutation.file} has no {mutation.before!r}")
+    path.write_text(text.replace(mutation.before, mutation.after, 1))
+    return directory / "src"
+
+
+def sanitized(source: str, src: Path, directory: Path) -> Path:
+    """A library of a file's kernels and the emulator, compiled as the build does it."""
+    (database,) = (ROOT / "build").glob(f"cp{sys.version_info.major}{sys.version_info.minor}-*/compile_commands.json")
+    commands = [entry["command"] for entry in json.loads(database.read_text())]
+    objects = []
+    for name in (f"__/kernels/{source}", "emulator.cpp"):
+        (command,) = (text for text in commands if f"gpu_kernels_sanitized.dir/{name}.o " in text)
+        words = shlex.split(command.replace(str(ROOT / "src"), str(src)))
+        objects.append(str(directory / Path(name).name) + ".o")
+        words[words.index("-o") + 1] = objects[-1]
+        check_kernels.run([*words, "-O0", "-w"])
+    library = directory / "libmutated.so"
+    check_kernels.run(["g++", "-shared", "-fsanitize=address,undefined", *objects, "-o", str(library)])
+    return library
+
+
+def preloaded(library: Path) -> str:
+    """LD_PRELOAD with the library before those of the installation."""
+    runtime = ("libasan.so", "libstdc++.so.6")
+    return " ".join(
+        [check_kernels.run(["g++", f"-print-file-name={name}"]).strip() for name in runtime] + [str(library)]
+    )
+
+
+def passes(library: Path, tests: str, gpu: str, order: str) -> bool:
+    """Whether the tests pass with the kernels of the library."""
+    environment = os.environ | {
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "CI": "true",  # the same examples on every run
+        "FASTOPS_CPU_CAPABILITY": "default",
+        "FASTOPS_EMULATOR_GPU": gpu,
+        "FASTOPS_EMULATOR_ORDER": order,
+        "FASTOPS_TEST_PROFILE": "quick",
+        "LD_PRELOAD": preloaded(library),
+        "PYTEST_PLUGINS": "few_activations",
+        "PYTHONPATH": str(Path(__file__).parent),
+    }
+    file, chosen = tests.split(": ")
+    command = f"{OUT / 'venv/bin/python'} -m pytest -x -q -p no:cacheprovider tests/{file}.py -k".split()
+    done = subprocess.run([*command, chosen], cwd=ROOT, env=environment, capture_output=True, text=True)
+    if done.returncode > 1:
+        sys.exit(f"the tests did not run:\n{done.stdout}{done.stderr}")
+    return done.returncode == 0
+
+
+def is_wrong(source: str, tests: str, gpu: str, mutation: Mutation) -> bool:
+    """Whether the tests notice it, with the threads in one order or in the other."""
+    with tempfile.TemporaryDirectory() as directory:
+        library = sanitized(source, mutated(mutation, Path(directory)), Path(directory))
+        return not all(passes(library, tests, gpu, order) for order in ("forward", "reverse"))
+
+
+def is_slow(source: str, gpu: str, fault: str, mutation: Mutation) -> bool:
+    """Whether the machine code shows the fault."""
+    with tempfile.TemporaryDirectory() as directory:
+        out = Path(directory)
+        path = mutated(mutation, out) / "backends/hip/kernels" / source
+        is_amd = gpu.startswith("gfx")
+        few = ["-include", str(EMULATOR / "few_activations.h")]
+        compiler = check_kernels.Amd(out, [gpu], few) if is_amd else check_kernels.Nvidia(out, few)
+        return any(fault in found for kernel in compiler.compile(path, gpu) for found in kernel.faults())
+
+
+def main() -> None:
+    """See above."""
+    chosen = re.compile(sys.argv[1] if len(sys.argv) > 1 else "")
+    wrong = []
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        jobs = {
+            f"{group.source}, {group.gpu}, {mutation.name}": (is_wrong, group.source, group.tests, group.gpu, mutation)
+            for group in WRONG
+            for mutation in [UNBROKEN, *group.mutations]
+        } | {
+            f"{source}, {mutation.name} on {gpu}": (is_slow, source, gpu, fault, mutation)
+            for source, gpus, fault, mutation in SLOW
+            for gpu in gpus
+        }
+        found = {what: pool.submit(*job) for what, job in jobs.items() if chosen.search(what)}
+        for what, result in found.items():
+            is_right = result.result() != what.endswith(UNBROKEN.name)
+            print("noticed" if result.result() else "passed ", what, "" if is_right else "<- WRONG", flush=True)
+            if not is_right:
+                wrong.append(what)
+    if wrong:
+        sys.exit(f"{len(wrong)} of {len(found)} went wrong: {'; '.join(wrong)}")
+    print(f"{len(found)} as they should be")
+
+
+if __name__ == "__main__":
+    main()
