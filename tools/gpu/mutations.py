@@ -125,7 +125,7 @@ WRONG = [
     ),
     Group(
         "small_mlp.hip",
-        "test_mlp: float16 and small",
+        "test_mlp: float16 and (small_integers or small_numbers)",
         [
             Mutation("no barrier before the weight", "matrix_tiles.h", f"{BARRIER}    load_", "    load_"),
             Mutation("no barrier after the weight", "matrix_tiles.h", f"load_panel(layer);\n    {BARRIER}", LOAD),
@@ -143,7 +143,7 @@ WRONG = [
     ),
     Group(
         "small_mlp.hip",
-        "test_mlp: float16 and small",
+        "test_mlp: float16 and (small_integers or small_numbers)",
         [
             Mutation(
                 "operands in half of the lanes",
