@@ -41,11 +41,14 @@ class Group(NamedTuple):
     source: str
     tests: str  # a file, and pytest's -k
     mutations: list[Mutation]
+    gpu: str = "none"  # whose matrix cores there are
 
 
 UNBROKEN = Mutation("the kernels as they are", "transform.h", "", "")  # which must pass
 BARRIER = "__syncthreads();\n"
 COLUMN = "if (column < columns) {\n    P"
+LOAD = "load_panel(layer);\n"
+SUM_ROW = "sum_row(int lane, int e) { return 4 * (lane / 16) + e;"
 END = "begin + block_rows < rows ? begin + block_rows : rows"
 
 WRONG = [
@@ -109,16 +112,46 @@ WRONG = [
         "small_mlp.hip",
         "test_mlp: mlp_forward or mlp_backward or test_many_rows and gelu",
         [
-            Mutation("no barrier after loading", "small_mlp.hip", f"    {BARRIER}    products.", "    products."),
-            Mutation("no barrier after products", "small_mlp.hip", f"rows, width);\n    {BARRIER}", "rows, width);\n"),
-            Mutation("no barrier before sums", "small_mlp.hip", f"{BARRIER}      tile.add_par", "tile.add_par"),
-            Mutation("a row past the last", "small_mlp.hip", "layers.rows - first < tile_rows<S> ? ", "false ? "),
+            Mutation("no barrier after loading", "tile.h", f"      {BARRIER}      products.", "      products."),
+            Mutation("no barrier after products", "tile.h", f"size, width);\n      {BARRIER}", "size, width);\n"),
+            Mutation("no barrier before sums", "small_mlp.hip", f"{BARRIER}        tile.add_par", "tile.add_par"),
+            Mutation("a row past the last", "small_mlp.hip", "rows = rest < tile_rows<Storage> ? ", "rows = false ? "),
             Mutation(
                 "the last block left out", "small_mlp.hip", "block < blocks; ++block", "block + 1 < blocks; ++block"
             ),
             Mutation("the next element", "tile.h", "f(row, column, sum[i][j])", "f(row, column + 1, sum[i][j])"),
             Mutation("elements outside of the tile", "tile.h", "row < height && column < width", "row < height"),
         ],
+    ),
+    Group(
+        "small_mlp.hip",
+        "test_mlp: float16 and (small_integers or small_numbers)",
+        [
+            Mutation("no barrier before the weight", "matrix_tiles.h", f"{BARRIER}    load_", "    load_"),
+            Mutation("no barrier after the weight", "matrix_tiles.h", f"load_panel(layer);\n    {BARRIER}", LOAD),
+            Mutation("no barrier before the values", "matrix_tiles.h", f"    {BARRIER}#pragma", "#pragma"),
+            Mutation("no barrier after the values", "matrix_tiles.h", f"      }}\n    }}\n    {BARRIER}  }}", "}}}"),
+            Mutation("nothing beyond the edges", "matrix_tiles.h", "padded(rows), padded(width), [", "rows, width, ["),
+            Mutation("a part of a wave", "matrix_tiles.h", "column >= width) break", "column > width - lane) break"),
+            Mutation("rows of other lanes", "matrix.h", SUM_ROW, f"{SUM_ROW[:-1]} ^ 1;"),
+            Mutation(
+                "subnormal numbers", "matrix.h", "multiply_add_float32<Storage>(sum, a", "mfma_16x16x16<Storage>(sum, a"
+            ),
+        ],
+        gpu="gfx90a",
+    ),
+    Group(
+        "small_mlp.hip",
+        "test_mlp: float16 and (small_integers or small_numbers)",
+        [
+            Mutation(
+                "operands in half of the lanes",
+                "matrix.h",
+                "row(int lane, int) { return lane % 16; }\n  __device__ static constexpr int depth(int, ",
+                "row(int lane, int) { return lane / 2; }\n  __device__ static constexpr int depth(int, ",
+            )
+        ],
+        gpu="gfx1100",
     ),
 ]
 
@@ -204,12 +237,13 @@ def preloaded(library: Path) -> str:
     )
 
 
-def passes(library: Path, tests: str, order: str) -> bool:
+def passes(library: Path, tests: str, gpu: str, order: str) -> bool:
     """Whether the tests pass with the kernels of the library."""
     environment = os.environ | {
         "ASAN_OPTIONS": "detect_leaks=0",
         "CI": "true",  # the same examples on every run
         "FASTOPS_CPU_CAPABILITY": "default",
+        "FASTOPS_EMULATOR_GPU": gpu,
         "FASTOPS_EMULATOR_ORDER": order,
         "FASTOPS_TEST_PROFILE": "quick",
         "LD_PRELOAD": preloaded(library),
@@ -224,11 +258,11 @@ def passes(library: Path, tests: str, order: str) -> bool:
     return done.returncode == 0
 
 
-def is_wrong(source: str, tests: str, mutation: Mutation) -> bool:
+def is_wrong(source: str, tests: str, gpu: str, mutation: Mutation) -> bool:
     """Whether the tests notice it, with the threads in one order or in the other."""
     with tempfile.TemporaryDirectory() as directory:
         library = sanitized(source, mutated(mutation, Path(directory)), Path(directory))
-        return not all(passes(library, tests, order) for order in ("forward", "reverse"))
+        return not all(passes(library, tests, gpu, order) for order in ("forward", "reverse"))
 
 
 def is_slow(source: str, gpu: str, fault: str, mutation: Mutation) -> bool:
@@ -248,7 +282,7 @@ def main() -> None:
     wrong = []
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         jobs = {
-            f"{group.source}, {mutation.name}": (is_wrong, group.source, group.tests, mutation)
+            f"{group.source}, {group.gpu}, {mutation.name}": (is_wrong, group.source, group.tests, group.gpu, mutation)
             for group in WRONG
             for mutation in [UNBROKEN, *group.mutations]
         } | {
