@@ -54,7 +54,7 @@ def _cuda_graphs(workload: Workload, mode: str, device: torch.device) -> Contend
         raise UnavailableError("it is for GPUs that PyTorch calls cuda")
     if not isinstance(eager.call, nn.Module):
         raise UnavailableError("it is for networks")
-    graphed = torch.cuda.make_graphed_callables(eager.call, (workload.tensors().input.to(device),))
+    graphed: Any = torch.cuda.make_graphed_callables(eager.call, (workload.tensors().input.to(device),))
     return Contender(graphed, eager.parameters)
 
 

@@ -249,7 +249,8 @@ def _drawer() -> Callable[[fx.GraphModule, str], bytes] | None:
     from torch.fx.passes.graph_drawer import FxGraphDrawer
 
     def draw(module: fx.GraphModule, name: str) -> bytes:
-        svg: bytes = FxGraphDrawer(module, name).get_dot_graph().create_svg()
+        drawing: Any = FxGraphDrawer(module, name).get_dot_graph()
+        svg: bytes = drawing.create_svg()
         return svg
 
     return draw

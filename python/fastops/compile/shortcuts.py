@@ -72,7 +72,8 @@ def recorded(kernel: Kernel) -> Kernel:
 @contextlib.contextmanager
 def record() -> Iterator[list[Call]]:
     """The calls of kernels within."""
-    _recording.calls = calls = []
+    calls: list[Call] = []
+    _recording.calls = calls
     try:
         yield calls
     finally:
@@ -154,7 +155,8 @@ class _Surroundings:
             return False
         names = sorted({name for code in codes for name in code.co_names})
         pairs: list[tuple[Mapping[str, Any], str]] = [(function.__globals__, name) for name in names]
-        pairs += [(function.__kwdefaults__, name) for name in function.__kwdefaults__ or ()]
+        defaults: Mapping[str, Any] = function.__kwdefaults__ or {}
+        pairs += [(defaults, name) for name in defaults]
         self._names += pairs
         self._cells += (cells := list(function.__closure__ or ()))
         around = [space[name] for space, name in pairs if name in space] + [_content(cell) for cell in cells]
