@@ -54,8 +54,8 @@ def images() -> Tensor:
 
 def gpt2_model() -> nn.Module:
     """Two blocks of GPT-2."""
-    drops = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-    return gpt2.GPT2LMHeadModel(GPT2Config(n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS, vocab_size=1000, **drops))
+    rest = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": 0, "eos_token_id": 1}
+    return gpt2.GPT2LMHeadModel(GPT2Config(n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS, vocab_size=1000, **rest))
 
 
 MODELS: dict[str, tuple[Make, Callable[[], Tensor]]] = {
