@@ -2,6 +2,7 @@
 
 import itertools
 
+import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given
@@ -50,6 +51,15 @@ def halves(tensor, gate_last):
     """The gate and the up half of the last dimension."""
     first, second = tensor.chunk(2, -1) if tensor.shape[-1] else (tensor, tensor)
     return (second, first) if gate_last else (first, second)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_act_mul_rounds_ties_to_even(device, dtype):
+    """Every second product lies in the middle between two numbers of the dtype."""
+    step = torch.finfo(dtype).eps
+    numbers = torch.arange(1, 2, step, dtype=torch.float64)
+    gate, factor = numbers.to(device, dtype), torch.full_like(numbers, 1.5).to(device, dtype)
+    assert_same_bits(ops.act_mul(gate, factor, "identity").cpu(), (numbers * 1.5).to(dtype))
 
 
 @every_activation
