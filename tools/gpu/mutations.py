@@ -101,7 +101,7 @@ WRONG = [
     ),
     Group(
         "gated_act.hip",
-        "test_gated_act: test_act_mul or test_gated_act",
+        "test_gated_act: not is_glu",
         [
             Mutation("another factor", "gated_act.hip", "y[1] = value * grad", "y[1] = gate * grad"),
             Mutation("ties away from even", "number.h", "+ ((bits >> 16) & 1u)", "+ 1u"),
