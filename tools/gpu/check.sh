@@ -47,7 +47,7 @@ if [[ ! -e $out/venv ]]; then
 fi
 
 # Without the CPU kernels' products, the tests do not expect what only these promise.
-export FASTOPS_CPU_CAPABILITY=default FASTOPS_TEST_PROFILE=quick FASTOPS_EMULATOR_GPU=gfx90a
+export FASTOPS_CPU_CAPABILITY=default FASTOPS_TEST_PROFILE=quick
 tests() { "$out/venv/bin/python" -m pytest -n auto -q "${@/#/tests/test_}"; }
 
 # Left out: what does not come to the kernels (packaging, benchmarks, conversion, the composite path, tools for PyTorch's
