@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._dynamo.backends.debugging import aot_eager
 
@@ -81,3 +82,13 @@ def leaf(value: Any) -> Any:
 def rand(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> Tensor:
     """Random numbers, the same in each call."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+# The operands of small layers, and a network of them.
+V, W, B, B5 = rand(6, 6, seed=1), rand(5, 6, seed=2), rand(6, seed=3), rand(5, seed=4)
+X = rand(4, 6)
+
+
+def two_layers(x: Tensor, dropout: float = 0.0, training: bool = False) -> Tensor:
+    """The plainest MLP."""
+    return F.linear(F.dropout(F.gelu(F.linear(x, V, B)), dropout, training), W, B5)

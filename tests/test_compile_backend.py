@@ -14,16 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import fastops
-from compiled import assert_same, compiled, rand
+from compiled import B5, B, V, W, X, assert_same, compiled, rand, two_layers
 from zoo import MODELS
-
-V, W, B, B5 = rand(6, 6, seed=1), rand(5, 6, seed=2), rand(6, seed=3), rand(5, seed=4)
-X = rand(4, 6)
-
-
-def two_layers(x: Tensor, dropout: float = 0.0, training: bool = False) -> Tensor:
-    """The plainest MLP."""
-    return F.linear(F.dropout(F.gelu(F.linear(x, V, B)), dropout, training), W, B5)
 
 
 def conv1d(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
