@@ -1,5 +1,7 @@
 """Comparisons that several tests make."""
 
+import os
+
 import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
@@ -72,9 +74,11 @@ def kept_tensors(function, inputs):
     return list(kept.values())
 
 
-def has_own_products(device):
-    """Whether there are kernels for matrix products, so that small ones are not PyTorch's."""
-    return device.type == "cpu" and fastops._C.cpu_capability() != "default"
+def products(device):
+    """Whose matrix products networks use: "own", "torch", or "fastest" where it depends on the CPU and the sizes."""
+    if device.type != "cpu" or fastops._C.cpu_capability() == "default":
+        return "torch"
+    return os.environ.get("FASTOPS_CPU_PRODUCTS", "fastest")
 
 
 def windows(values, length):

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(DEVICE != "cpu", reason="the instruction sets ar
 
 def run(*command, **environment):
     """Runs Python in a process of its own with these environment variables."""
-    clean = {key: value for key, value in os.environ.items() if not key.endswith("_CPU_CAPABILITY")}
+    clean = {key: value for key, value in os.environ.items() if "_CPU_" not in key}
     clean = {key: value for key, value in clean.items() if not key.startswith("PYTEST_")}
     return subprocess.run(
         [sys.executable, *command], env={**clean, **environment}, cwd=HERE, capture_output=True, text=True, check=False
@@ -41,6 +41,14 @@ def usable():
     return [CAPABILITIES[name] for name in names[: names.index(here) + 1]] if here in names else ["default"]
 
 
+def run_suite(suite, **environment):
+    """Runs a file of tests with these environment variables."""
+    options = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    result = run("-m", "pytest", *options, suite, FASTOPS_TEST_PROFILE="quick", OMP_NUM_THREADS="1", **environment)
+    assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-2000:]
+    assert "passed" in result.stdout
+
+
 @pytest.mark.parametrize("suite", ["test_activation.py", "test_bias_act.py", "test_gated_act.py"])
 @pytest.mark.parametrize("capability", CAPABILITIES.values())
 def test_results(capability, suite):
@@ -48,18 +56,16 @@ def test_results(capability, suite):
     if capability not in usable():
         pytest.skip(f"this CPU has {usable()}")
     assert capability_of(FASTOPS_CPU_CAPABILITY=capability) == capability
-    options = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist"]
-    result = run(
-        "-m",
-        "pytest",
-        *options,
-        suite,
-        FASTOPS_CPU_CAPABILITY=capability,
-        FASTOPS_TEST_PROFILE="quick",
-        OMP_NUM_THREADS="1",
-    )
-    assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-2000:]
-    assert "passed" in result.stdout
+    run_suite(suite, FASTOPS_CPU_CAPABILITY=capability)
+
+
+@pytest.mark.parametrize("suite", ["test_mlp.py", "test_gated_mlp.py"])
+@pytest.mark.parametrize("products", ["own", "torch"])
+def test_products(products, suite):
+    """Networks pass their tests with fastops' matrix products and with PyTorch's, whichever are faster here."""
+    if products == "own" and usable() == ["default"]:
+        pytest.skip("the baseline has no matrix products")
+    run_suite(suite, FASTOPS_CPU_PRODUCTS=products)
 
 
 def test_default_is_the_best():
@@ -84,6 +90,17 @@ def test_unknown_capability(value):
     assert message.startswith("ValueError: "), result.stderr
     for part in ("FASTOPS_CPU_CAPABILITY", repr(value), *usable()):
         assert part in message
+
+
+@pytest.mark.parametrize(("value", "capability", "choices"), [("mkl", "", "own, torch"), ("own", "default", "torch")])
+def test_unknown_products(value, capability, choices):
+    """Products that are unknown, or not there with an instruction set, are a ValueError with the choices."""
+    script = "import torch, fastops; x = torch.ones(1, 1); torch.ops.fastops.linear_act(x, x, None, 'relu')"
+    result = run("-c", script, FASTOPS_CPU_PRODUCTS=value, FASTOPS_CPU_CAPABILITY=capability)
+    assert result.returncode != 0
+    expected = f"ValueError: fastops: FASTOPS_CPU_PRODUCTS is '{value}', but here it can be one of: {choices}"
+    if usable() != ["default"]:
+        assert expected in result.stderr
 
 
 def test_unavailable_capability():

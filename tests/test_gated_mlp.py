@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checks import assert_meta_agrees, assert_same_bits, has_own_products, kept_tensors
+from checks import assert_meta_agrees, assert_same_bits, kept_tensors, products
 from reference import Approximate, activation, rounded_parameters
 from strategies import draw_activation, draw_tensor, dtypes, every_dtype, features, leading_sizes, random_tensor
 
@@ -165,7 +165,7 @@ def test_blocks(device, dtype, sizes, restore_threads):
         expected = [expected_output, expected_output, *expected_grads]
         for i, (result, value) in enumerate(zip(results[threads], expected, strict=True)):
             value.assert_holds(result.detach(), f"result {i} with {threads} threads")
-    for threads in (2, 3) if has_own_products(device) else ():
+    for threads in (2, 3) if products(device) == "own" else ():
         for i, (result, first) in enumerate(zip(results[threads], results[1], strict=True)):
             assert_same_bits(result, first, f"result {i} with {threads} threads")
 
@@ -183,16 +183,16 @@ def test_every_mask(device, dtype):
             assert_same_bits(result, expected, str(mask))
 
 
-@pytest.mark.parametrize(("rows", "own"), [(300, True), (20, False)])
-def test_products(device, rows, own):
-    """The matrix products are fastops' own, or PyTorch's where these are faster: for few rows of a larger network."""
-    if not has_own_products(device):
-        pytest.skip("has no matrix products of its own")
-    network = gated_network(rows, 130, 290, 97, torch.float32, device)
+def test_products(device):
+    """The matrix products are fastops' own or PyTorch's, as FASTOPS_CPU_PRODUCTS says."""
+    whose = products(device)
+    if whose == "fastest":
+        pytest.skip("test_capability.py sets it")
+    network = gated_network(300, 130, 290, 97, torch.float32, device)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         output, *grads = output_and_gradients(network)
     called = {event.name for event in profile.events()} & {"aten::mm", "aten::addmm"}
-    assert called == (set() if own else {"aten::mm", "aten::addmm"})
+    assert called == (set() if whose == "own" else {"aten::mm", "aten::addmm"})
     expected_output, expected_grads = expected_gated_network(network)
     for result, expected in zip([output, *grads], [expected_output, *expected_grads], strict=True):
-        expected.assert_holds(result, f"{rows} rows")
+        expected.assert_holds(result, whose)

@@ -4,6 +4,7 @@
 #include <torch/library.h>
 
 #include "autograd/node.h"
+#include "ops/matrix.h"
 #include "ops/mlp.h"
 
 namespace fastops {
@@ -30,10 +31,10 @@ struct GatedMlpNode : OpNode<GatedMlpNode> {
                                 std::nullopt,
                                 spec};
     const auto [g, u] = checkpoint ? projections(mlp) : std::pair(gate.unpack(), up.unpack());
-    return scatter(
-        gated_mlp_backward_op().call(grads[0], mlp.input, mlp.gate_weight, mlp.up_weight, mlp.down_weight,
-                                     mlp.gate_bias, mlp.up_bias, g, u, info(spec.id).name, parameters(spec), mask),
-        mask);
+    return scatter(gated_mlp_backward_op().call(with_even_rows(grads[0]), mlp.input, mlp.gate_weight, mlp.up_weight,
+                                                mlp.down_weight, mlp.gate_bias, mlp.up_bias, g, u, info(spec.id).name,
+                                                parameters(spec), mask),
+                   mask);
   }
 
  private:
@@ -64,6 +65,10 @@ NodePtr<GatedMlpNode> make_gated_mlp_node(const GatedMlpArguments& mlp) {
 #define FASTOPS_GATED_MLP_TENSORS input, gate_weight, up_weight, down_weight, gate_bias, up_bias, down_bias
 
 Tensor inference(c10::DispatchKeySet keys, FASTOPS_GATED_MLP_PARAMETERS, bool checkpoint) {
+  if (!checkpoint && !has_even_rows(input)) {
+    return gated_mlp_op().call(input.contiguous(), gate_weight, up_weight, down_weight, gate_bias, up_bias, down_bias,
+                               activation, params, checkpoint);
+  }
   const bool grad = torch::autograd::compute_requires_grad(FASTOPS_GATED_MLP_TENSORS);
   if (any_tangent(FASTOPS_GATED_MLP_TENSORS) || (grad && !checkpoint)) {
     return std::get<0>(gated_mlp_forward_op().call(FASTOPS_GATED_MLP_ARGUMENTS));

@@ -91,25 +91,38 @@ std::tuple<Tensor, Tensor, Tensor> composite_gated_mlp(const GatedMlpArguments& 
   return {project(mlp, act_mul(gate, up, mlp.activation), mlp.down_weight, mlp.down_bias), gate, up};
 }
 
+GatedGradients gated_backward_step(const Tensor& grad, const Tensor& gate, const Tensor& up, const ActivationSpec& f,
+                                   std::array<bool, 3> wanted) {
+  GatedGradients results;
+  if (wanted[2]) results.product = act_mul(gate, up, f);
+  if (wanted[0] || wanted[1]) {
+    auto grads = act_mul_backward(grad, gate, up, f, {wanted[0], wanted[1]});
+    if (wanted[1]) results.up = grads.back();
+    if (wanted[0]) results.gate = grads.front();
+  }
+  return results;
+}
+
 std::vector<Tensor> layered_gated_mlp_backward(const GatedMlpArguments& mlp, const Tensor& grad_output,
-                                               const Tensor& gate, const Tensor& up, std::array<bool, 7> output_mask) {
+                                               const Tensor& gate, const Tensor& up, std::array<bool, 7> output_mask,
+                                               GatedBackwardStep step) {
   const auto [wants_input, wants_gate_weight, wants_up_weight, wants_down_weight, wants_gate_bias, wants_up_bias,
               wants_down_bias] = output_mask;
   const Tensor grad = as_matrix(grad_output, mlp.ensemble);
   const Tensor g = as_matrix(gate, mlp.ensemble);
   const Tensor u = as_matrix(up, mlp.ensemble);
   const Tensor x = as_matrix(mlp.input, mlp.ensemble);
-  std::array<Tensor, 7> grads;
-  if (wants_down_weight) grads[3] = product(grad.mT(), act_mul(g, u, mlp.activation));
-  if (wants_down_bias) grads[6] = grad.sum(-2);
-
   const bool wants_gate = wants_input || wants_gate_weight || wants_gate_bias;
   const bool wants_up = wants_input || wants_up_weight || wants_up_bias;
-  if (wants_gate || wants_up) {
-    const Tensor hidden = product(grad, mlp.down_weight);
-    const auto halves = act_mul_backward(hidden, g, u, mlp.activation, {wants_gate, wants_up});
-    const Tensor& grad_gate = halves.front();
-    const Tensor& grad_up = halves.back();
+
+  std::array<Tensor, 7> grads;
+  if (wants_down_bias) grads[6] = grad.sum(-2);
+  if (!wants_gate && !wants_up) {
+    if (wants_down_weight) grads[3] = product(grad.mT(), act_mul(g, u, mlp.activation));
+  } else {
+    const auto [grad_gate, grad_up, hidden] =
+        step(product(grad, mlp.down_weight), g, u, mlp.activation, {wants_gate, wants_up, wants_down_weight});
+    if (wants_down_weight) grads[3] = product(grad.mT(), hidden);
     if (wants_gate_weight) grads[1] = product(grad_gate.mT(), x);
     if (wants_up_weight) grads[2] = product(grad_up.mT(), x);
     if (wants_gate_bias) grads[4] = grad_gate.sum(-2);

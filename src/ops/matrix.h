@@ -23,6 +23,35 @@ inline at::Tensor as_matrix(const at::Tensor& tensor, bool ensemble = false) {
   return tensor.reshape_symint({rows, tensor.sym_size(-1)});
 }
 
+// Whether every product takes a tensor as it is: the elements of a row lie side by side, and as_matrix needs no copy.
+// (Tensors that are no arrays are for the checks to refuse.)
+inline bool has_even_rows(const at::Tensor& tensor) {
+  if (tensor.layout() != at::kStrided || tensor.is_contiguous_or_false()) return true;
+  const auto sizes = tensor.sym_sizes();
+  const auto strides = tensor.sym_strides();
+  const auto is = [](const c10::SymInt& a, const c10::SymInt& b) { return TORCH_GUARD_OR_FALSE(a.sym_eq(b)); };
+  if (!is(strides.back(), 1)) return false;
+  for (size_t d = 0; d + 2 < sizes.size(); ++d) {
+    if (!is(strides[d], strides[d + 1] * sizes[d + 1])) return false;
+  }
+  return true;
+}
+inline at::Tensor with_even_rows(const at::Tensor& tensor) {
+  return has_even_rows(tensor) ? tensor : tensor.contiguous();
+}
+
+// Whether a matrix is the transpose of a contiguous one, as a weight is that a module keeps as [in, out].
+inline bool is_transposed(const at::Tensor& matrix) {
+  if (matrix.dim() != 2 || matrix.is_contiguous_or_false()) return false;
+  return TORCH_GUARD_OR_FALSE(matrix.sym_stride(0).sym_eq(1)) &&
+         TORCH_GUARD_OR_FALSE(matrix.sym_stride(1).sym_eq(matrix.sym_size(0)));
+}
+
+// A gradient of `weight` in its layout: where they differ, every sum of the two goes across memory.
+inline at::Tensor in_layout_of(const at::Tensor& weight, const at::Tensor& grad) {
+  return is_transposed(weight) && !is_transposed(grad) ? grad.t().contiguous().t() : grad;
+}
+
 // [rows, features] -> [..., features], with the leading dimensions of `like`; also of an ensemble.
 inline at::Tensor with_leading_dims(const at::Tensor& matrix, const at::Tensor& like) {
   if (like.dim() == matrix.dim()) return matrix;

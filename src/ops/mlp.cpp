@@ -122,11 +122,41 @@ Tensor composite_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved) {
   return h;
 }
 
+namespace {
+
+LayerSteps::Forward forward_step(const Tensor& x, const Tensor& weight, const Tensor& bias, const ActivationSpec& f,
+                                 bool keeps_z) {
+  if (f.id == Activation::identity || keeps_z) {
+    Tensor z = bias.defined() ? at::addmm(bias, x, weight.t()) : at::mm(x, weight.t());
+    Tensor y = f.id == Activation::identity ? z : bias_act(z, std::nullopt, f);
+    return {std::move(z), std::move(y)};
+  }
+  Tensor z = at::mm(x, weight.t());
+  bias_act_out(z, bias, f, z);
+  return {{}, std::move(z)};
+}
+
+LayerSteps::Backward backward_step(const Tensor& grad, const Tensor& saved, const ActivationSpec& f, bool from_output,
+                                   LayerSteps::Wanted wanted, bool) {
+  LayerSteps::Backward results;
+  if (wanted.grad || wanted.bias_grad) {
+    auto grads = bias_act_backward(grad, saved, std::nullopt, f, from_output, {wanted.grad, wanted.bias_grad});
+    if (wanted.bias_grad) results.bias_grad = grads.back();
+    if (wanted.grad) results.grad = grads.front();
+  }
+  if (wanted.y) results.y = from_output ? saved : bias_act(saved, std::nullopt, f);
+  return results;
+}
+
+}  // namespace
+
+const LayerSteps layer_steps{forward_step, backward_step};
+
 std::vector<Tensor> layered_mlp_backward(const MlpArguments& mlp, const Tensor& grad_output,
                                          const std::optional<Tensor>& output, at::TensorList saved,
-                                         const c10::List<bool>& output_mask) {
+                                         const c10::List<bool>& output_mask, const LayerSteps& steps) {
   const size_t layers = mlp.layers();
-  const auto wants_weight = [&](size_t layer) { return output_mask.get(1 + 2 * layer); };
+  const auto wants_weight = [&](size_t layer) { return layer < layers && output_mask.get(1 + 2 * layer); };
   const auto wants_bias = [&](size_t layer) { return output_mask.get(2 + 2 * layer); };
   std::vector<Tensor> grads(output_mask.size());
 
@@ -134,37 +164,46 @@ std::vector<Tensor> layered_mlp_backward(const MlpArguments& mlp, const Tensor& 
   size_t lowest = 0;
   while (lowest < output_mask.size() && !output_mask.get(lowest)) ++lowest;
 
-  // Through the activation: the gradient, and its sum over the rows, which the op has on the way for a single network.
-  const auto through = [&](const Tensor& grad, const Tensor& at, const ActivationSpec& activation, bool from_output,
-                           bool wants_grad, bool wants_sum) -> std::pair<Tensor, Tensor> {
-    const auto results = bias_act_backward(grad, at, std::nullopt, activation, from_output,
-                                           {wants_grad || mlp.ensemble, wants_sum && !mlp.ensemble});
-    return {results.front(), wants_sum && mlp.ensemble ? results.front().sum(-2) : results.back()};
+  const auto weight_gradient = [&](size_t layer, const Tensor& dz, const Tensor& x) {
+    return is_transposed(mlp.weights[layer]) ? product(x.mT(), dz).mT() : product(dz.mT(), x);
+  };
+  // The step of a layer; for an ensemble the sums are those of each network.
+  const auto step_back = [&](const Tensor& grad, size_t layer, LayerSteps::Wanted wanted, bool disposable) {
+    const ActivationSpec& activation = mlp.activation_of(layer);
+    const bool from_output = output_suffices(activation);
+    const Tensor at = as_matrix(layer < saved.size() ? saved[layer] : *output, mlp.ensemble);
+    if (!mlp.ensemble || !wanted.bias_grad) {
+      return steps.backward(grad, at, activation, from_output, wanted, disposable);
+    }
+    auto results = steps.backward(grad, at, activation, from_output, {true, false, wanted.y}, disposable);
+    results.bias_grad = results.grad.sum(-2);
+    return results;
   };
 
-  Tensor grad = as_matrix(grad_output, mlp.ensemble);
+  const auto sum_of_rows = [&](const Tensor& grad) {
+    if (mlp.ensemble) return grad.sum(-2);
+    return steps.backward(grad, grad, mlp.output_activation, /*from_output=*/true, {false, true, false}, false)
+        .bias_grad;
+  };
+
+  Tensor grad = as_matrix(grad_output, mlp.ensemble);  // that of layer i's output
+  Tensor above;                                        // that of z of layer i + 1
   for (size_t i = layers; i-- > 0;) {
-    if (lowest > 2 + 2 * i) break;
-    const ActivationSpec& activation = mlp.activation_of(i);
-    const bool last = i + 1 == layers;
-    const bool from_output = output_suffices(activation);
-    const bool wants_more = wants_weight(i) || lowest < 1 + 2 * i;
-    if (last && activation.id == Activation::identity) {
-      if (wants_bias(i)) grads[2 + 2 * i] = grad.sum(-2);
-    } else {
-      const Tensor at_activation = as_matrix(last && from_output ? *output : saved[i], mlp.ensemble);
-      const auto [below, sum] = through(grad, at_activation, activation, from_output, wants_more, wants_bias(i));
-      if (wants_bias(i)) grads[2 + 2 * i] = sum;
-      if (wants_more) grad = below;
+    const LayerSteps::Wanted wanted{wants_weight(i) || lowest < 1 + 2 * i, wants_bias(i), wants_weight(i + 1)};
+    LayerSteps::Backward here;
+    if (i + 1 == layers && mlp.output_activation.id == Activation::identity) {
+      here.grad = grad;
+      if (wanted.bias_grad) here.bias_grad = sum_of_rows(grad);
+    } else if (wanted.grad || wanted.bias_grad || wanted.y) {
+      here = step_back(grad, i, wanted, /*disposable=*/i + 1 < layers);
     }
-    if (wants_weight(i)) {
-      // The input of this layer: the output of the layer below, which saved it or its pre-activation.
-      Tensor h = i == 0 ? mlp.input : saved[i - 1];
-      if (i > 0 && !output_suffices(mlp.activation)) h = bias_act(h, std::nullopt, mlp.activation);
-      grads[1 + 2 * i] = product(grad.mT(), as_matrix(h, mlp.ensemble));
-    }
-    if (lowest < 1 + 2 * i) grad = product(grad, mlp.weights[i]);
+    grads[2 + 2 * i] = here.bias_grad;
+    if (wants_weight(i + 1)) grads[3 + 2 * i] = weight_gradient(i + 1, above, here.y);
+    if (!wanted.grad) break;
+    above = here.grad;
+    if (lowest < 1 + 2 * i) grad = product(above, mlp.weights[i]);
   }
+  if (wants_weight(0)) grads[1] = weight_gradient(0, above, as_matrix(mlp.input, mlp.ensemble));
   if (output_mask.get(0)) grads[0] = grad.view_symint(mlp.input.sym_sizes());
 
   grads.erase(std::remove_if(grads.begin(), grads.end(), [](const Tensor& g) { return !g.defined(); }), grads.end());
@@ -178,22 +217,15 @@ std::vector<Tensor> composite_mlp_backward(const MlpArguments& mlp, const Tensor
   return layered_mlp_backward(mlp, grad_output, output, saved, output_mask);
 }
 
-Tensor layered_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved) {
+Tensor layered_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved, const LayerSteps& steps) {
   Tensor h = as_matrix(mlp.input);
   for (size_t i = 0; i < mlp.layers(); ++i) {
     const ActivationSpec& activation = mlp.activation_of(i);
-    const Tensor weight = mlp.weights[i].t();
-    const Tensor& bias = mlp.biases[i];
-    const bool saves_input = saved && mlp.saves(i) && !output_suffices(activation);
-    if (activation.id == Activation::identity || saves_input) {
-      const Tensor z = bias.defined() ? at::addmm(bias, h, weight) : at::mm(h, weight);
-      h = activation.id == Activation::identity ? z : bias_act(z, std::nullopt, activation);
-      if (saves_input) saved->push_back(with_leading_dims(z, mlp.input));
-    } else {
-      Tensor z = at::mm(h, weight);
-      h = bias_act_out(z, bias, activation, z);
-    }
-    if (saved && mlp.saves(i) && !saves_input) saved->push_back(with_leading_dims(h, mlp.input));
+    const bool saves = saved && mlp.saves(i);
+    const bool saves_z = saves && !output_suffices(activation);
+    auto layer = steps.forward(h, mlp.weights[i], mlp.biases[i], activation, saves_z);
+    h = std::move(layer.y);
+    if (saves) saved->push_back(with_leading_dims(saves_z ? layer.z : h, mlp.input));
   }
   return with_leading_dims(h, mlp.input);
 }
@@ -268,7 +300,9 @@ std::vector<Tensor> backward_meta(const Tensor& grad_output, const Tensor& input
   std::vector<Tensor> grads;
   if (output_mask.get(0)) grads.push_back(at::empty_symint(input.sym_sizes(), input.options()));
   for (size_t i = 0; i < weights.size(); ++i) {
-    if (output_mask.get(1 + 2 * i)) grads.push_back(at::empty_symint(weights[i].sym_sizes(), input.options()));
+    if (output_mask.get(1 + 2 * i)) {
+      grads.push_back(in_layout_of(weights[i], at::empty_symint(weights[i].sym_sizes(), input.options())));
+    }
     if (output_mask.get(2 + 2 * i)) grads.push_back(at::empty_symint({weights[i].sym_size(0)}, input.options()));
   }
   return grads;

@@ -41,7 +41,8 @@ FASTOPS_API const c10::TypedOperatorHandle<MlpForward>& mlp_forward_op();
 //   -> Tensor[]
 //
 // `output` is given where the derivative of output_activation is had from it. output_mask has an entry for input,
-// weights[0], biases[0], weights[1], ...; the gradients it asks for are returned in that order.
+// weights[0], biases[0], weights[1], ...; the gradients it asks for are returned in that order, contiguous, but for
+// those of weights that are transposed matrices, which are transposed, too.
 using MlpBackward = std::vector<Tensor>(const Tensor&, const Tensor&, at::TensorList, const OptionalTensors&,
                                         const std::optional<Tensor>&, at::TensorList, std::string_view,
                                         std::string_view, c10::ArrayRef<double>, c10::ArrayRef<double>,
@@ -100,14 +101,38 @@ FASTOPS_API MlpArguments check_linear_act(const Tensor& input, at::TensorList we
 // The layers one after another, in terms of differentiable ops; fills `saved` where given.
 FASTOPS_API Tensor composite_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved);
 
+// What layered_mlp and layered_mlp_backward do around PyTorch's matrix products. By default they call bias_act and its
+// derivative; a device may have functions that take fewer passes over memory.
+struct LayerSteps {
+  // y = f(z), z = x @ weight.T + bias, for matrices; `bias` may be undefined. z is not needed unless `keeps_z`.
+  struct Forward {
+    Tensor z, y;
+  };
+  Forward (*forward)(const Tensor& x, const Tensor& weight, const Tensor& bias, const ActivationSpec& f, bool keeps_z);
+
+  // The gradients of z and of the bias, given that of y, and y, as far as they are wanted; `saved` is y with
+  // from_output, else z. `grad` is only read for gradients; that of z may take its memory if it is `disposable`.
+  struct Backward {
+    Tensor grad, bias_grad, y;
+  };
+  struct Wanted {
+    bool grad, bias_grad, y;
+  };
+  Backward (*backward)(const Tensor& grad, const Tensor& saved, const ActivationSpec& f, bool from_output,
+                       Wanted wanted, bool disposable);
+};
+FASTOPS_API extern const LayerSteps layer_steps;
+
 // As composite_mlp, for real tensors and without autograd: what is not saved is computed in place. For devices without
 // kernels of their own.
-FASTOPS_API Tensor layered_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved);
+FASTOPS_API Tensor layered_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved,
+                               const LayerSteps& steps = layer_steps);
 
 // mlp_backward with PyTorch's matrix products; `output` and `saved` as the functions above return and fill them.
 FASTOPS_API std::vector<Tensor> layered_mlp_backward(const MlpArguments& mlp, const Tensor& grad_output,
                                                      const std::optional<Tensor>& output, at::TensorList saved,
-                                                     const c10::List<bool>& output_mask);
+                                                     const c10::List<bool>& output_mask,
+                                                     const LayerSteps& steps = layer_steps);
 
 // The backward in terms of differentiable ops. It computes the layers again: what the forward pass saved has no
 // history, and derivatives of the backward pass run through it.

@@ -1,26 +1,30 @@
-#include "ops/bias_act.h"
+#include "backends/cpu/bias_act.h"
 
+#include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/mm.h>
 #include <torch/library.h>
 
 #include "backends/cpu/activation.h"
 #include "backends/cpu/launch.h"
 #include "ops/activation.h"
+#include "ops/bias_act.h"
 #include "ops/checks.h"
 
 namespace fastops::cpu {
 namespace {
 
-// y = f(x + bias); y's rows must be contiguous.
-void forward_into(const ActivationSpec& spec, const Tensor& x, const Tensor& bias, const Tensor& y) {
+// z = x + bias and y = f(z); z may be undefined, and each of them may be x. Their rows must be contiguous.
+void forward_into(const ActivationSpec& spec, const Tensor& x, const Tensor& bias, const Tensor& z, const Tensor& y) {
   const auto kernel = kernels_for(spec, x).bias_forward;
   const RowView x_rows(x);
   const RowView y_rows(y);
+  const auto z_rows = z.defined() ? std::optional<RowView>(z) : std::nullopt;
   const Tensor bias_row = bias.contiguous();
   share_rows(x_rows.rows(), x_rows.columns(), [&](int64_t begin, int64_t end) {
-    kernel(x_rows.from(begin), bias_row.const_data_ptr(), y_rows.from_mutable(begin), end - begin, x_rows.columns(),
-           spec.params());
+    kernel(x_rows.from(begin), bias_row.const_data_ptr(), z_rows ? z_rows->from_mutable(begin) : Rows{nullptr, 0},
+           y_rows.from_mutable(begin), end - begin, x_rows.columns(), spec.params());
   });
 }
 
@@ -29,7 +33,7 @@ Tensor forward(const Tensor& self, const std::optional<Tensor>& bias, std::strin
   const auto spec = check_bias_act(self, bias, activation, params);
   if (!bias || !bias->defined()) return plain_activation(spec, self);
   Tensor result = in_huge_pages(at::empty(self.sizes(), self.options()));
-  forward_into(spec, self, *bias, result);
+  forward_into(spec, self, *bias, {}, result);
   return result;
 }
 
@@ -40,10 +44,10 @@ Tensor& forward_out(const Tensor& self, const std::optional<Tensor>& bias, std::
   prepare_out("bias_act", out, self);
   if (!bias || !bias->defined()) return plain_activation_out(spec, self, out);
   if (out.is_contiguous()) {
-    forward_into(spec, self, *bias, out);
+    forward_into(spec, self, *bias, {}, out);
   } else {
     const Tensor result = in_huge_pages(at::empty(self.sizes(), self.options()));
-    forward_into(spec, self, *bias, result);
+    forward_into(spec, self, *bias, {}, result);
     out.copy_(result);
   }
   return out;
@@ -62,53 +66,92 @@ Tensor add_blocks(const Tensor& sums, int64_t blocks, int64_t columns) {
   return sums.select(0, 0);
 }
 
-std::vector<Tensor> backward(const Tensor& grad_output, const Tensor& saved, const std::optional<Tensor>& bias,
-                             std::string_view activation, c10::ArrayRef<double> params, bool from_output,
-                             std::array<bool, 2> output_mask) {
-  const auto spec = check_bias_act_backward(grad_output, saved, bias, activation, params, from_output);
+// As LayerSteps::backward; f at saved + bias where there is one.
+LayerSteps::Backward backward_of(const ActivationSpec& spec, const Tensor& grad, const Tensor& saved,
+                                 const std::optional<Tensor>& bias, bool from_output, LayerSteps::Wanted wanted,
+                                 bool disposable) {
   const Kernels& table = kernels_for(spec, saved);
   const auto kernel = from_output ? table.bias_backward_from_output : table.bias_backward;
-  const RowView grad_rows(grad_output);
+  const RowView grad_rows(grad);
   const RowView saved_rows(saved);
   const int64_t rows = saved_rows.rows();
   const int64_t columns = saved_rows.columns();
   const bool add_bias = !from_output && bias && bias->defined();
   const Tensor bias_row = add_bias ? bias->contiguous() : Tensor();
 
-  std::vector<Tensor> grads;
-  Tensor grad_self;
-  if (output_mask[0]) {
-    grad_self = in_huge_pages(at::empty(saved.sizes(), saved.options()));
-    grads.push_back(grad_self);
-  }
+  const auto empty = [&] { return in_huge_pages(at::empty(saved.sizes(), saved.options())); };
+  LayerSteps::Backward results;
+  if (wanted.grad) results.grad = disposable && grad.is_contiguous() ? grad : empty();
+  if (wanted.y) results.y = from_output ? saved : empty();
   const int64_t least_rows = std::max<int64_t>(1, grain_size / std::max<int64_t>(1, columns));
   const int64_t block_rows = std::max(least_rows, (rows + most_blocks - 1) / most_blocks);
   const int64_t blocks = std::max<int64_t>(1, (rows + block_rows - 1) / block_rows);
   const auto sum_type = saved.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   Tensor sums;
-  if (output_mask[1]) sums = at::empty({blocks, columns}, saved.options().dtype(sum_type));
+  if (wanted.bias_grad) sums = at::empty({blocks, columns}, saved.options().dtype(sum_type));
 
   share(blocks, 1, [&](int64_t first, int64_t last) {
     for (int64_t block = first; block < last; ++block) {
       const int64_t begin = block * block_rows;
       const int64_t end = std::min(rows, begin + block_rows);
-      const Rows dx = output_mask[0] && columns > 0
-                          ? Rows{byte_data(grad_self) + begin * columns * saved.element_size(), columns}
-                          : Rows{nullptr, 0};
-      void* block_sums = output_mask[1] ? byte_data(sums) + block * columns * sums.element_size() : nullptr;
-      kernel(grad_rows.from(begin), saved_rows.from(begin), add_bias ? bias_row.const_data_ptr() : nullptr, dx,
-             block_sums, end - begin, columns, spec.params());
+      const auto rows_of = [&](const Tensor& result) {
+        return result.defined() && columns > 0
+                   ? Rows{byte_data(result) + begin * columns * saved.element_size(), columns}
+                   : Rows{nullptr, 0};
+      };
+      void* block_sums = wanted.bias_grad ? byte_data(sums) + block * columns * sums.element_size() : nullptr;
+      kernel(grad_rows.from(begin), saved_rows.from(begin), add_bias ? bias_row.const_data_ptr() : nullptr,
+             rows_of(results.grad), block_sums, from_output ? Rows{nullptr, 0} : rows_of(results.y), end - begin,
+             columns, spec.params());
     }
   });
-  if (output_mask[1]) {
+  if (wanted.bias_grad) {
     const Tensor total =
         sum_type == at::kDouble ? add_blocks<double>(sums, blocks, columns) : add_blocks<float>(sums, blocks, columns);
-    grads.push_back(blocks == 1 || sum_type != saved.scalar_type() ? total.to(saved.scalar_type()) : total.clone());
+    results.bias_grad = blocks == 1 || sum_type != saved.scalar_type() ? total.to(saved.scalar_type()) : total.clone();
   }
+  return results;
+}
+
+std::vector<Tensor> backward(const Tensor& grad_output, const Tensor& saved, const std::optional<Tensor>& bias,
+                             std::string_view activation, c10::ArrayRef<double> params, bool from_output,
+                             std::array<bool, 2> output_mask) {
+  const auto spec = check_bias_act_backward(grad_output, saved, bias, activation, params, from_output);
+  auto results = backward_of(spec, grad_output, saved, bias, from_output, {output_mask[0], output_mask[1], false},
+                             /*disposable=*/false);
+  std::vector<Tensor> grads;
+  if (output_mask[0]) grads.push_back(std::move(results.grad));
+  if (output_mask[1]) grads.push_back(std::move(results.bias_grad));
   return grads;
 }
 
+LayerSteps::Forward forward_step(const Tensor& x, const Tensor& weight, const Tensor& bias, const ActivationSpec& f,
+                                 bool keeps_z) {
+  const bool is_identity = f.id == Activation::identity;
+  // The sum of a 16-bit product and a bias would be rounded twice: addmm rounds it once.
+  const bool fuses_bias = !keeps_z || x.scalar_type() == at::kFloat || x.scalar_type() == at::kDouble;
+  if (!bias.defined() || is_identity || !fuses_bias) {
+    const Tensor z = bias.defined() ? at::addmm(bias, x, weight.t()) : at::mm(x, weight.t());
+    if (is_identity) return {z, z};
+    Tensor y = keeps_z ? in_huge_pages(at::empty_like(z)) : z;
+    plain_activation_out(f, z, y);
+    return {z, y};
+  }
+  const Tensor z = at::mm(x, weight.t());
+  const Tensor y = keeps_z ? in_huge_pages(at::empty_like(z)) : z;
+  forward_into(f, z, bias, keeps_z ? z : Tensor(), y);
+  return {z, y};
+}
+
+LayerSteps::Backward backward_step(const Tensor& grad, const Tensor& saved, const ActivationSpec& f, bool from_output,
+                                   LayerSteps::Wanted wanted, bool disposable) {
+  if (!wanted.grad && !wanted.bias_grad) return {{}, {}, from_output ? saved : plain_activation(f, saved)};
+  return backward_of(f, grad, saved, std::nullopt, from_output, wanted, disposable);
+}
+
 }  // namespace
+
+const LayerSteps layer_steps{forward_step, backward_step};
 
 TORCH_LIBRARY_IMPL(fastops, CPU, m) {
   m.impl("bias_act", TORCH_FN(forward));

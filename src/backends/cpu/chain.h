@@ -22,8 +22,8 @@ inline int64_t element_count(at::TensorList tensors) {
   return elements;
 }
 
-inline bool use_gemm(const at::Tensor& input, at::TensorList weights) {
-  return use_gemm(dtype_of(input), row_count(input), element_count(weights));
+inline bool use_gemm(const at::Tensor& input, at::TensorList weights, Pass pass) {
+  return use_gemm(dtype_of(input), row_count(input), element_count(weights), pass);
 }
 
 // The left-hand matrix of a chain's first product: a tensor itself, or a copy of it in the type that is computed with

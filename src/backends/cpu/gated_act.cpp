@@ -1,8 +1,9 @@
-#include "ops/gated_act.h"
+#include "backends/cpu/gated_act.h"
 
 #include <ATen/ops/empty.h>
 
 #include "backends/cpu/launch.h"
+#include "ops/gated_act.h"
 
 namespace fastops::cpu {
 namespace {
@@ -10,43 +11,66 @@ namespace {
 // A 0-d tensor is a row of one element.
 Tensor at_least_1d(const Tensor& tensor) { return tensor.dim() == 0 ? tensor.view({1}) : tensor; }
 
+// The gradients of gate and up, and f(gate) * up, into those tensors that are defined.
+void backward_into(const ActivationSpec& spec, const Tensor& grad_output, const Tensor& gate, const Tensor& up,
+                   const GatedGradients& results) {
+  const auto kernel = kernels_for(spec, gate).gated_backward;
+  const RowView grad_rows(at_least_1d(grad_output));
+  const RowView gate_rows(at_least_1d(gate));
+  const RowView up_rows(at_least_1d(up));
+  const auto rows_of = [](const Tensor& tensor) {
+    return tensor.defined() ? std::optional<RowView>(at_least_1d(tensor)) : std::nullopt;
+  };
+  const auto from = [](const std::optional<RowView>& rows, int64_t row) {
+    return rows ? rows->from_mutable(row) : Rows{nullptr, 0};
+  };
+  const auto grad_gate = rows_of(results.gate);
+  const auto grad_up = rows_of(results.up);
+  const auto product = rows_of(results.product);
+  share_rows(gate_rows.rows(), gate_rows.columns(), [&](int64_t begin, int64_t end) {
+    kernel(grad_rows.from(begin), gate_rows.from(begin), up_rows.from(begin), from(grad_gate, begin),
+           from(grad_up, begin), from(product, begin), end - begin, gate_rows.columns(), spec.params());
+  });
+}
+
 struct Device {
   static Tensor empty(at::IntArrayRef sizes, const Tensor& like) {
     return in_huge_pages(at::empty(sizes, like.options()));
   }
 
   static void forward(const ActivationSpec& spec, const Tensor& gate, const Tensor& up, const Tensor& result) {
-    const auto kernel = kernels_for(spec, gate).gated_forward;
-    const RowView gate_rows(at_least_1d(gate));
-    const RowView up_rows(at_least_1d(up));
-    const RowView result_rows(at_least_1d(result));
-    share_rows(gate_rows.rows(), gate_rows.columns(), [&](int64_t begin, int64_t end) {
-      kernel(gate_rows.from(begin), up_rows.from(begin), result_rows.from_mutable(begin), end - begin,
-             gate_rows.columns(), spec.params());
-    });
+    act_mul_into(spec, gate, up, result);
   }
 
   static void backward(const ActivationSpec& spec, const Tensor& grad_output, const Tensor& gate, const Tensor& up,
                        const Tensor& grad_gate, const Tensor& grad_up) {
-    const auto kernel = kernels_for(spec, gate).gated_backward;
-    const RowView grad_rows(at_least_1d(grad_output));
-    const RowView gate_rows(at_least_1d(gate));
-    const RowView up_rows(at_least_1d(up));
-    const auto result_rows = [](const Tensor& tensor) {
-      return tensor.defined() ? std::optional<RowView>(at_least_1d(tensor)) : std::nullopt;
-    };
-    const auto grad_gate_rows = result_rows(grad_gate);
-    const auto grad_up_rows = result_rows(grad_up);
-    const Rows none{nullptr, 0};
-    share_rows(gate_rows.rows(), gate_rows.columns(), [&](int64_t begin, int64_t end) {
-      kernel(grad_rows.from(begin), gate_rows.from(begin), up_rows.from(begin),
-             grad_gate_rows ? grad_gate_rows->from_mutable(begin) : none,
-             grad_up_rows ? grad_up_rows->from_mutable(begin) : none, end - begin, gate_rows.columns(), spec.params());
-    });
+    backward_into(spec, grad_output, gate, up, {grad_gate, grad_up, {}});
   }
 };
 
 }  // namespace
+
+void act_mul_into(const ActivationSpec& spec, const Tensor& gate, const Tensor& up, const Tensor& result) {
+  const auto kernel = kernels_for(spec, gate).gated_forward;
+  const RowView gate_rows(at_least_1d(gate));
+  const RowView up_rows(at_least_1d(up));
+  const RowView result_rows(at_least_1d(result));
+  share_rows(gate_rows.rows(), gate_rows.columns(), [&](int64_t begin, int64_t end) {
+    kernel(gate_rows.from(begin), up_rows.from(begin), result_rows.from_mutable(begin), end - begin,
+           gate_rows.columns(), spec.params());
+  });
+}
+
+GatedGradients gated_backward_step(const Tensor& grad, const Tensor& gate, const Tensor& up, const ActivationSpec& f,
+                                   std::array<bool, 3> wanted) {
+  const auto empty = [&] { return Device::empty(gate.sizes(), gate); };
+  GatedGradients results;
+  if (wanted[0]) results.gate = grad.is_contiguous() ? grad : empty();
+  if (wanted[1]) results.up = wanted[0] || !grad.is_contiguous() ? empty() : grad;
+  if (wanted[2]) results.product = empty();
+  backward_into(f, grad, gate, up, results);
+  return results;
+}
 
 TORCH_LIBRARY_IMPL(fastops, CPU, m) { impl_gated_acts<Device>(m); }
 

@@ -1,10 +1,15 @@
 // gated_mlp as a chain of matrix products: both projections of the input in one stage, the down projection in the next.
 #include "ops/gated_mlp.h"
 
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/mm.h>
 #include <torch/library.h>
 
 #include "backends/cpu/chain.h"
+#include "backends/cpu/gated_act.h"
 #include "ops/checks.h"
+#include "ops/matrix.h"
 
 namespace fastops::cpu {
 namespace {
@@ -161,8 +166,22 @@ class Backward : Layers {
   Product to_hidden_{}, by_gate_{}, by_up_{};
 };
 
+// With PyTorch's matrix products.
+std::tuple<Tensor, Tensor, Tensor> layered_forward(const GatedMlpArguments& mlp, bool saves) {
+  const auto linear = [](const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
+    return bias && bias->defined() ? at::addmm(*bias, x, weight.t()) : at::mm(x, weight.t());
+  };
+  const Tensor x = as_matrix(mlp.input);
+  const Tensor gate = linear(x, mlp.gate_weight, mlp.gate_bias);
+  const Tensor up = linear(x, mlp.up_weight, mlp.up_bias);
+  const Tensor hidden = saves ? in_huge_pages(at::empty_like(gate)) : gate;
+  act_mul_into(mlp.activation, gate, up, hidden);
+  const Tensor output = linear(hidden, mlp.down_weight, mlp.down_bias);
+  return {with_leading_dims(output, mlp.input), with_leading_dims(gate, mlp.input), with_leading_dims(up, mlp.input)};
+}
+
 std::tuple<Tensor, Tensor, Tensor> run_forward(const GatedMlpArguments& mlp, bool saves) {
-  return use_gemm(mlp.input, weights_of(mlp)) ? Forward(mlp).run(saves) : composite_gated_mlp(mlp);
+  return use_gemm(mlp.input, weights_of(mlp), Pass::forward) ? Forward(mlp).run(saves) : layered_forward(mlp, saves);
 }
 
 Tensor gated_mlp(FASTOPS_GATED_MLP_PARAMETERS, bool) {
@@ -175,8 +194,8 @@ std::tuple<Tensor, Tensor, Tensor> gated_mlp_forward(FASTOPS_GATED_MLP_PARAMETER
 
 std::vector<Tensor> gated_mlp_backward(FASTOPS_GATED_MLP_BACKWARD_PARAMETERS, std::array<bool, 7> output_mask) {
   const auto mlp = check_gated_mlp_backward(FASTOPS_GATED_MLP_BACKWARD_ARGUMENTS);
-  if (!use_gemm(mlp.input, weights_of(mlp))) {
-    return layered_gated_mlp_backward(mlp, grad_output, gate, up, output_mask);
+  if (!use_gemm(mlp.input, weights_of(mlp), Pass::backward)) {
+    return layered_gated_mlp_backward(mlp, grad_output, gate, up, output_mask, gated_backward_step);
   }
   return Backward(mlp, grad_output, gate, up, output_mask).run();
 }

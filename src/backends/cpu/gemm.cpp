@@ -3,7 +3,9 @@
 #include <ATen/record_function.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <string_view>
 
 namespace fastops::cpu {
 namespace {
@@ -91,20 +93,39 @@ CpuTraits cpu_traits() {
 #endif
 }
 
+enum class Products { fastest, own, torch };
+
+// FASTOPS_CPU_PRODUCTS: whose matrix products to use. By default the faster ones.
+Products wanted_products() {
+  static const Products wanted = [] {
+    const char* const value = std::getenv("FASTOPS_CPU_PRODUCTS");
+    if (!value || !*value) return Products::fastest;
+    const std::string_view name(value);
+    const bool has_own = gemm_kernels(Dtype::float32).multiply != nullptr;
+    if (name == "own" && has_own) return Products::own;
+    TORCH_CHECK_VALUE(name == "torch", "fastops: FASTOPS_CPU_PRODUCTS is '", name,
+                      "', but here it can be one of: ", has_own ? "own, torch" : "torch");
+    return Products::torch;
+  }();
+  return wanted;
+}
+
 }  // namespace
 
-bool use_gemm(Dtype dtype, int64_t rows, int64_t weights) {
+bool use_gemm(Dtype dtype, int64_t rows, int64_t weights, Pass pass) {
+  const Products wanted = wanted_products();
+  if (wanted != Products::fastest) return wanted == Products::own;
   if (!gemm_kernels(dtype).multiply) return false;
   const CpuTraits cpu = cpu_traits();
   // PyTorch's oneDNN uses the instructions for 16-bit numbers.
   if (dtype == Dtype::bfloat16) return !cpu.has_bfloat16;
   if (dtype == Dtype::float16) return !cpu.has_float16;
   // On its own CPUs, Intel's MKL takes the weights of few rows without packing them, and reaches 90% of the peak with
-  // large ones; elsewhere it does not.
+  // large ones and in the backward pass, which packs everything twice here; elsewhere it does not.
   constexpr int64_t small_weights = 32 * 1024;
   constexpr int64_t large_weights = 1024 * 1024;
   if (weights <= small_weights) return true;
-  if (cpu.is_intel) return rows >= 256 && weights <= large_weights;
+  if (cpu.is_intel) return pass == Pass::forward && rows >= 256 && weights <= large_weights;
   return rows >= 32;  // what packing costs is spread over the rows
 }
 

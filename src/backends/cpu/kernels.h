@@ -41,22 +41,24 @@ using ForwardKernel = void (*)(const void* x, void* y, int64_t n, ActivationPara
 using BackwardKernel = void (*)(const void* grad, const void* saved, void* dx, int64_t n, ActivationParams,
                                 bool stream);
 
-// y[r, c] = f(x[r, c] + bias[c])
-using BiasForwardKernel = void (*)(ConstRows x, const void* bias, Rows y, int64_t rows, int64_t columns,
+// z[r, c] = x[r, c] + bias[c], y[r, c] = f(z[r, c]). `z.data` may be null; z or y may be x.
+using BiasForwardKernel = void (*)(ConstRows x, const void* bias, Rows z, Rows y, int64_t rows, int64_t columns,
                                    ActivationParams);
 
 // dx[r, c] = grad[r, c] * f'(saved[r, c] + bias[c]), or in terms of the output; sums[c] = sum of dx[:, c], in the
-// accumulator's type. `bias`, `dx.data` and `sums` may be null.
-using BiasBackwardKernel = void (*)(ConstRows grad, ConstRows saved, const void* bias, Rows dx, void* sums,
+// accumulator's type; value[r, c] = f(saved[r, c] + bias[c]), not in terms of the output. `bias`, `dx.data`, `sums` and
+// `value.data` may be null; dx may be grad.
+using BiasBackwardKernel = void (*)(ConstRows grad, ConstRows saved, const void* bias, Rows dx, void* sums, Rows value,
                                     int64_t rows, int64_t columns, ActivationParams);
 
-// y[r, c] = f(gate[r, c]) * up[r, c]
+// y[r, c] = f(gate[r, c]) * up[r, c]; y may be one of the two.
 using GatedForwardKernel = void (*)(ConstRows gate, ConstRows up, Rows y, int64_t rows, int64_t columns,
                                     ActivationParams);
 
-// dgate = grad * up * f'(gate), dup = grad * f(gate); `dgate.data` and `dup.data` may be null.
-using GatedBackwardKernel = void (*)(ConstRows grad, ConstRows gate, ConstRows up, Rows dgate, Rows dup, int64_t rows,
-                                     int64_t columns, ActivationParams);
+// dgate = grad * up * f'(gate), dup = grad * f(gate), value = f(gate) * up. Each of the three may be null; dgate or dup
+// may be grad.
+using GatedBackwardKernel = void (*)(ConstRows grad, ConstRows gate, ConstRows up, Rows dgate, Rows dup, Rows value,
+                                     int64_t rows, int64_t columns, ActivationParams);
 
 // n things as parts of nearly the same size, none above `most`. (Always inlined: the files that include this are built
 // for different instruction sets.)

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 
+#include "backends/cpu/bias_act.h"
 #include "backends/cpu/chain.h"
+#include "ops/matrix.h"
 
 namespace fastops::cpu {
 namespace {
@@ -109,6 +111,9 @@ class Backward : Layers {
     sum_gradients([&](int64_t row, int64_t rows, c10::SmallVectorImpl<ParameterGradients>& parameters) {
       run_chunk(row, rows, first_layer, parameters);
     });
+    for (size_t i = 0; i < layers; ++i) {
+      if (wants_weight(i)) results_[1 + 2 * i] = in_layout_of(mlp_.weights[i], results_[1 + 2 * i]);
+    }
     erase_undefined(results_);
     return std::move(results_);
   }
@@ -191,15 +196,16 @@ class Backward : Layers {
 
 Tensor mlp(FASTOPS_MLP_PARAMETERS, bool) {
   const MlpArguments arguments = check_mlp("mlp", FASTOPS_MLP_ARGUMENTS);
-  if (!use_gemm(arguments.input, arguments.weights)) return layered_mlp(arguments, nullptr);
+  if (!use_gemm(arguments.input, arguments.weights, Pass::forward)) return layered_mlp(arguments, nullptr, layer_steps);
   return Forward(arguments).run(nullptr);
 }
 
 std::tuple<Tensor, std::vector<Tensor>> mlp_forward(FASTOPS_MLP_PARAMETERS) {
   const MlpArguments arguments = check_mlp("mlp", FASTOPS_MLP_ARGUMENTS);
   std::vector<Tensor> saved;
-  Tensor output =
-      use_gemm(arguments.input, arguments.weights) ? Forward(arguments).run(&saved) : layered_mlp(arguments, &saved);
+  Tensor output = use_gemm(arguments.input, arguments.weights, Pass::forward)
+                      ? Forward(arguments).run(&saved)
+                      : layered_mlp(arguments, &saved, layer_steps);
   return {std::move(output), std::move(saved)};
 }
 
@@ -210,8 +216,8 @@ std::vector<Tensor> mlp_backward(const Tensor& grad_output, const Tensor& input,
                                  const c10::List<bool>& output_mask) {
   const MlpArguments arguments = check_mlp_backward(grad_output, input, weights, biases, output, saved, activation,
                                                     output_activation, params, output_params, output_mask);
-  if (!use_gemm(arguments.input, arguments.weights)) {
-    return layered_mlp_backward(arguments, grad_output, output, saved, output_mask);
+  if (!use_gemm(arguments.input, arguments.weights, Pass::backward)) {
+    return layered_mlp_backward(arguments, grad_output, output, saved, output_mask, layer_steps);
   }
   return Backward(arguments, grad_output, output, saved, output_mask).run();
 }
@@ -219,7 +225,7 @@ std::vector<Tensor> mlp_backward(const Tensor& grad_output, const Tensor& input,
 Tensor linear_act(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
                   std::string_view activation, c10::ArrayRef<double> params) {
   const MlpArguments arguments = check_linear_act(input, weight, bias, activation, params);
-  if (!use_gemm(arguments.input, arguments.weights)) return layered_mlp(arguments, nullptr);
+  if (!use_gemm(arguments.input, arguments.weights, Pass::forward)) return layered_mlp(arguments, nullptr, layer_steps);
   return Forward(arguments).run(nullptr);
 }
 

@@ -34,8 +34,8 @@ std::vector<Tensor> backward(const Tensor& grad_output, const Tensor& input, at:
   const auto mlp = check_mlp_backward(grad_output, input, weights, biases, output, saved, activation, output_activation,
                                       params, output_params, output_mask);
   const c10::DeviceGuard guard(input.device());
-  const auto gradients = use_small_mlp(mlp) ? small_mlp_gradients : layered_mlp_backward;
-  return gradients(mlp, grad_output, output, saved, output_mask);
+  return use_small_mlp(mlp) ? small_mlp_gradients(mlp, grad_output, output, saved, output_mask)
+                            : layered_mlp_backward(mlp, grad_output, output, saved, output_mask);
 }
 
 Tensor linear_act(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,

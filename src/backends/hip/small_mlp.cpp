@@ -88,22 +88,28 @@ std::vector<Tensor> small_mlp_gradients(const MlpArguments& mlp, const Tensor& g
   if (mlp.needs_output()) kept.push_back(output->contiguous());
   for (size_t i = 0; i < kept.size(); ++i) small.layers[i].kept = data_of(kept[i]);
 
-  std::vector<Tensor> grads;
+  std::vector<Tensor> grads(output_mask.size());
   const auto result = [&](size_t place, at::IntArrayRef sizes) -> void* {
     if (!output_mask.get(place)) return nullptr;
-    grads.push_back(at::empty(sizes, mlp.input.options()));
-    return grads.back().mutable_data_ptr();
+    grads[place] = at::empty(sizes, mlp.input.options());
+    return grads[place].mutable_data_ptr();
   };
   void* input_grad = result(0, mlp.input.sizes());
   for (size_t i = 0; i < mlp.layers(); ++i) {
     small.layers[i].weight_grad = result(1 + 2 * i, mlp.weights[i].sizes());
     small.layers[i].bias_grad = result(2 + 2 * i, {mlp.weights[i].size(0)});
   }
-  if (grads.empty()) return grads;
+  const auto is_unwanted = [](const Tensor& grad) { return !grad.defined(); };
+  if (std::all_of(grads.begin(), grads.end(), is_unwanted)) return {};
   const Tensor block_sums = at::empty({small_mlp_sums(small)}, mlp.input.options().dtype(compute_type(mlp.input)));
   const Tensor grad = as_matrix(grad_output);
   const Tensor input = as_matrix(mlp.input);
   check(small_mlp_backward(small, matrix_of(grad), matrix_of(input), input_grad, block_sums.mutable_data_ptr()));
+  for (size_t i = 0; i < mlp.layers(); ++i) {
+    Tensor& weight_grad = grads[1 + 2 * i];
+    if (weight_grad.defined()) weight_grad = in_layout_of(mlp.weights[i], weight_grad);
+  }
+  std::erase_if(grads, is_unwanted);
   return grads;
 }
 

@@ -1,4 +1,5 @@
-// activation(x + bias) over the last dimension, and its backward with the bias gradient summed in the same pass.
+// activation(x + bias) over the last dimension, and its backward with the bias gradient summed, and the activation's
+// value computed again, in the same pass.
 #include <algorithm>
 
 #include "backends/cpu/kernels/vec.h"
@@ -7,11 +8,19 @@ namespace fastops::cpu::CPU_CAPABILITY {
 namespace {
 
 template <class A, class Storage>
-void bias_forward(ConstRows x, const void* bias, Rows y, int64_t rows, int64_t columns, ActivationParams params) {
+void bias_forward(ConstRows x, const void* bias, Rows z, Rows y, int64_t rows, int64_t columns,
+                  ActivationParams params) {
   const auto p = compute_params<Storage>(params);
+  const auto* bias_row = static_cast<const Storage*>(bias);
   for (int64_t r = 0; r < rows; ++r) {
-    transform<Storage>(/*stream=*/false, columns, [p](auto v, auto b) { return A::value(v + b, p); },
-                       row<Storage>(y, r), row<Storage>(x, r), static_cast<const Storage*>(bias));
+    const Storage* x_row = row<Storage>(x, r);
+    Storage* z_row = row<Storage>(z, r);
+    Storage* y_row = row<Storage>(y, r);
+    for_each_packet<Storage>(columns, [&](int64_t, auto load, auto store) {
+      const auto sum = apply<Storage>([](auto a, auto b) { return a + b; }, load(x_row), load(bias_row));
+      if (z_row) store(sum, z_row);
+      store(apply<Storage>([&](auto v) { return A::value(v, p); }, sum), y_row);
+    });
   }
 }
 
@@ -21,7 +30,7 @@ constexpr int64_t block_columns = 512;
 constexpr int64_t block_rows = 64;
 
 template <class A, class Storage, bool from_output>
-void bias_backward(ConstRows grad, ConstRows saved, const void* bias, Rows dx, void* sums, int64_t rows,
+void bias_backward(ConstRows grad, ConstRows saved, const void* bias, Rows dx, void* sums, Rows value, int64_t rows,
                    int64_t columns, ActivationParams params) {
   using Number = typename Packet<Storage>::Number;
   using S = Compute<Storage>;
@@ -46,11 +55,15 @@ void bias_backward(ConstRows grad, ConstRows saved, const void* bias, Rows dx, v
         const Storage* grad_row = row<Storage>(grad, r) + c0;
         const Storage* saved_row = row<Storage>(saved, r) + c0;
         Storage* dx_row = dx.data ? row<Storage>(dx, r) + c0 : nullptr;
+        Storage* value_row = value.data ? row<Storage>(value, r) + c0 : nullptr;
         for_each_packet<Storage>(n, [&](int64_t i, auto load, auto store) {
           auto s = load(saved_row);
           if (bias_row) s = apply<Storage>([](Number a, Number b) { return a + b; }, s, load(bias_row + c0));
           const auto d = apply<Storage>(derivative, load(grad_row), s);
           if (dx_row) store(d, dx_row);
+          if constexpr (!from_output) {
+            if (value_row) store(apply<Storage>([&](Number v) { return A::value(v, p); }, s), value_row);
+          }
           for (int k = 0; total && k < Packet<Storage>::parts; ++k) {
             S* sum = block + i + k * Number::width;
             (Number(Number::Base::loadu(sum)) + d.part[k]).v.store(sum);

@@ -14,8 +14,8 @@ void gated_forward(ConstRows gate, ConstRows up, Rows y, int64_t rows, int64_t c
 }
 
 template <class A, class Storage>
-void gated_backward(ConstRows grad, ConstRows gate, ConstRows up, Rows dgate, Rows dup, int64_t rows, int64_t columns,
-                    ActivationParams params) {
+void gated_backward(ConstRows grad, ConstRows gate, ConstRows up, Rows dgate, Rows dup, Rows value, int64_t rows,
+                    int64_t columns, ActivationParams params) {
   using Number = typename Packet<Storage>::Number;
   const auto p = compute_params<Storage>(params);
   for (int64_t r = 0; r < rows; ++r) {
@@ -24,15 +24,19 @@ void gated_backward(ConstRows grad, ConstRows gate, ConstRows up, Rows dgate, Ro
     const Storage* up_row = row<Storage>(up, r);
     Storage* dgate_row = row<Storage>(dgate, r);
     Storage* dup_row = row<Storage>(dup, r);
+    Storage* value_row = row<Storage>(value, r);
     for_each_packet<Storage>(columns, [&](int64_t, auto load, auto store) {
       const auto d = load(grad_row);
       const auto g = load(gate_row);
+      const auto u = load(up_row);
+      const auto times_f = [&](Number a, Number b) { return A::value(b, p) * a; };
       if (dgate_row) {
         store(apply<Storage>([&](Number a, Number b, Number c) { return A::template gradient<Number>(a * c, b, p); }, d,
-                             g, load(up_row)),
+                             g, u),
               dgate_row);
       }
-      if (dup_row) store(apply<Storage>([&](Number a, Number b) { return A::value(b, p) * a; }, d, g), dup_row);
+      if (dup_row) store(apply<Storage>(times_f, d, g), dup_row);
+      if (value_row) store(apply<Storage>(times_f, u, g), value_row);
     });
   }
 }

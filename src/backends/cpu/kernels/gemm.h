@@ -320,11 +320,13 @@ void store_computed(const Packet<Storage>& value, Compute<Storage>* p, int64_t c
 
 // Calls step(sum, load, store, store_computed) for each packet of a block: sum(s) is the packet of sum s; load(rows)
 // and store(value, rows) are for the same place of a matrix in the storage type, store_computed(value, rows) for that
-// of one in the type that is computed with. Nothing is stored to a matrix without data.
+// of one in the type that is computed with. Nothing is stored to a matrix without data. The matrices' rows lie far
+// apart, where the processor does not foresee them: what comes `rows_ahead` rows later is fetched ahead.
 template <class Storage, class Step>
 void for_each_sum(const Block& block, Step step) {
   using S = Compute<Storage>;
   constexpr int64_t width = Packet<Storage>::width;
+  constexpr int64_t rows_ahead = 8;
   for (int64_t r = 0; r < block.rows; ++r) {
     const auto call = [&](int64_t i, auto count) {
       const int64_t c = block.column + i;
@@ -335,15 +337,20 @@ void for_each_sum(const Block& block, Step step) {
           },
           [&](ConstRows rows) {
             const Storage* p = row<Storage>(rows, block.row + r) + c;
+            __builtin_prefetch(p + rows_ahead * rows.stride);
             return whole() ? Packet<Storage>::load(p) : Packet<Storage>::load(p, count);
           },
           [&](const Packet<Storage>& value, Rows rows) {
             if (!rows.data) return;
             Storage* p = row<Storage>(rows, block.row + r) + c;
+            __builtin_prefetch(p + rows_ahead * rows.stride, 1);
             whole() ? value.store(p) : value.store(p, count);
           },
           [&](const Packet<Storage>& value, Rows rows) {
-            if (rows.data) store_computed<Storage>(value, row<S>(rows, block.row + r) + c, count);
+            if (!rows.data) return;
+            S* p = row<S>(rows, block.row + r) + c;
+            __builtin_prefetch(p + rows_ahead * rows.stride, 1);
+            store_computed<Storage>(value, p, count);
           });
     };
     int64_t i = 0;

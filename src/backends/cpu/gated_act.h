@@ -1,0 +1,15 @@
+// The kernels of act_mul between PyTorch's matrix products.
+#pragma once
+
+#include "ops/gated_mlp.h"
+
+namespace fastops::cpu {
+
+// result = f(gate) * up; it may be one of the two.
+void act_mul_into(const ActivationSpec& spec, const Tensor& gate, const Tensor& up, const Tensor& result);
+
+// In one pass, and one of the gradients in place.
+GatedGradients gated_backward_step(const Tensor& grad, const Tensor& gate, const Tensor& up, const ActivationSpec& f,
+                                   std::array<bool, 3> wanted);
+
+}  // namespace fastops::cpu
