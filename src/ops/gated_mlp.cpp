@@ -91,8 +91,10 @@ std::tuple<Tensor, Tensor, Tensor> composite_gated_mlp(const GatedMlpArguments& 
   return {project(mlp, act_mul(gate, up, mlp.activation), mlp.down_weight, mlp.down_bias), gate, up};
 }
 
-GatedGradients gated_backward_step(const Tensor& grad, const Tensor& gate, const Tensor& up, const ActivationSpec& f,
-                                   std::array<bool, 3> wanted) {
+namespace {
+
+GatedGradients backward_step(const Tensor& grad, const Tensor& gate, const Tensor& up, const ActivationSpec& f,
+                             std::array<bool, 3> wanted) {
   GatedGradients results;
   if (wanted[2]) results.product = act_mul(gate, up, f);
   if (wanted[0] || wanted[1]) {
@@ -103,9 +105,13 @@ GatedGradients gated_backward_step(const Tensor& grad, const Tensor& gate, const
   return results;
 }
 
+}  // namespace
+
+const GatedSteps gated_steps{backward_step, product};
+
 std::vector<Tensor> layered_gated_mlp_backward(const GatedMlpArguments& mlp, const Tensor& grad_output,
                                                const Tensor& gate, const Tensor& up, std::array<bool, 7> output_mask,
-                                               GatedBackwardStep step) {
+                                               const GatedSteps& steps) {
   const auto [wants_input, wants_gate_weight, wants_up_weight, wants_down_weight, wants_gate_bias, wants_up_bias,
               wants_down_bias] = output_mask;
   const Tensor grad = as_matrix(grad_output, mlp.ensemble);
@@ -118,19 +124,19 @@ std::vector<Tensor> layered_gated_mlp_backward(const GatedMlpArguments& mlp, con
   std::array<Tensor, 7> grads;
   if (wants_down_bias) grads[6] = grad.sum(-2);
   if (!wants_gate && !wants_up) {
-    if (wants_down_weight) grads[3] = product(grad.mT(), act_mul(g, u, mlp.activation));
+    if (wants_down_weight) grads[3] = steps.product(grad.mT(), act_mul(g, u, mlp.activation));
   } else {
-    const auto [grad_gate, grad_up, hidden] =
-        step(product(grad, mlp.down_weight), g, u, mlp.activation, {wants_gate, wants_up, wants_down_weight});
-    if (wants_down_weight) grads[3] = product(grad.mT(), hidden);
-    if (wants_gate_weight) grads[1] = product(grad_gate.mT(), x);
-    if (wants_up_weight) grads[2] = product(grad_up.mT(), x);
+    const auto [grad_gate, grad_up, hidden] = steps.backward(steps.product(grad, mlp.down_weight), g, u, mlp.activation,
+                                                             {wants_gate, wants_up, wants_down_weight});
+    if (wants_down_weight) grads[3] = steps.product(grad.mT(), hidden);
+    if (wants_gate_weight) grads[1] = steps.product(grad_gate.mT(), x);
+    if (wants_up_weight) grads[2] = steps.product(grad_up.mT(), x);
     if (wants_gate_bias) grads[4] = grad_gate.sum(-2);
     if (wants_up_bias) grads[5] = grad_up.sum(-2);
     if (wants_input) {
-      const Tensor through_gate = product(grad_gate, mlp.gate_weight);
-      const Tensor both =
-          mlp.ensemble ? through_gate + product(grad_up, mlp.up_weight) : through_gate.addmm(grad_up, mlp.up_weight);
+      const Tensor through_gate = steps.product(grad_gate, mlp.gate_weight);
+      const Tensor both = mlp.ensemble ? through_gate + steps.product(grad_up, mlp.up_weight)
+                                       : through_gate.addmm(grad_up, mlp.up_weight);
       grads[0] = both.view_symint(mlp.input.sym_sizes());
     }
   }

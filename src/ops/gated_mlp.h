@@ -81,22 +81,23 @@ FASTOPS_API GatedMlpArguments check_gated_mlp_backward(FASTOPS_GATED_MLP_BACKWAR
 // In terms of differentiable ops: (output, gate, up).
 FASTOPS_API std::tuple<Tensor, Tensor, Tensor> composite_gated_mlp(const GatedMlpArguments& mlp);
 
-// What layered_gated_mlp_backward does between PyTorch's matrix products: the gradients of gate and up, given that of
-// activation(gate) * up, and that product, as far as they are wanted. A gradient may take the memory of `grad`.
+// What layered_gated_mlp_backward is made of, as LayerSteps. Back through activation(gate) * up: the gradients of gate
+// and up, given its own, and itself, as far as they are wanted. A gradient may take the memory of `grad`.
 struct GatedGradients {
   Tensor gate, up, product;
 };
-using GatedBackwardStep = GatedGradients (*)(const Tensor& grad, const Tensor& gate, const Tensor& up,
-                                             const ActivationSpec& f, std::array<bool, 3> wanted);
-// By default with act_mul and its derivative.
-FASTOPS_API GatedGradients gated_backward_step(const Tensor& grad, const Tensor& gate, const Tensor& up,
-                                               const ActivationSpec& f, std::array<bool, 3> wanted);
+struct GatedSteps {
+  GatedGradients (*backward)(const Tensor& grad, const Tensor& gate, const Tensor& up, const ActivationSpec& f,
+                             std::array<bool, 3> wanted);
+  Tensor (*product)(const Tensor& a, const Tensor& b);  // as of LayerSteps
+};
+FASTOPS_API extern const GatedSteps gated_steps;  // with act_mul and its derivative
 
 // gated_mlp_backward with PyTorch's matrix products; `gate` and `up` as composite_gated_mlp returns them.
 FASTOPS_API std::vector<Tensor> layered_gated_mlp_backward(const GatedMlpArguments& mlp, const Tensor& grad_output,
                                                            const Tensor& gate, const Tensor& up,
                                                            std::array<bool, 7> output_mask,
-                                                           GatedBackwardStep step = gated_backward_step);
+                                                           const GatedSteps& steps = gated_steps);
 
 // The backward in terms of differentiable ops. It computes the projections again: what the forward pass saved has no
 // history, and derivatives of the backward pass run through it.

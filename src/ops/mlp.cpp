@@ -150,7 +150,7 @@ LayerSteps::Backward backward_step(const Tensor& grad, const Tensor& saved, cons
 
 }  // namespace
 
-const LayerSteps layer_steps{forward_step, backward_step};
+const LayerSteps layer_steps{forward_step, backward_step, product};
 
 std::vector<Tensor> layered_mlp_backward(const MlpArguments& mlp, const Tensor& grad_output,
                                          const std::optional<Tensor>& output, at::TensorList saved,
@@ -165,7 +165,7 @@ std::vector<Tensor> layered_mlp_backward(const MlpArguments& mlp, const Tensor& 
   while (lowest < output_mask.size() && !output_mask.get(lowest)) ++lowest;
 
   const auto weight_gradient = [&](size_t layer, const Tensor& dz, const Tensor& x) {
-    return is_transposed(mlp.weights[layer]) ? product(x.mT(), dz).mT() : product(dz.mT(), x);
+    return is_transposed(mlp.weights[layer]) ? steps.product(x.mT(), dz).mT() : steps.product(dz.mT(), x);
   };
   // The step of a layer; for an ensemble the sums are those of each network.
   const auto step_back = [&](const Tensor& grad, size_t layer, LayerSteps::Wanted wanted, bool disposable) {
@@ -201,7 +201,7 @@ std::vector<Tensor> layered_mlp_backward(const MlpArguments& mlp, const Tensor& 
     if (wants_weight(i + 1)) grads[3 + 2 * i] = weight_gradient(i + 1, above, here.y);
     if (!wanted.grad) break;
     above = here.grad;
-    if (lowest < 1 + 2 * i) grad = product(above, mlp.weights[i]);
+    if (lowest < 1 + 2 * i) grad = steps.product(above, mlp.weights[i]);
   }
   if (wants_weight(0)) grads[1] = weight_gradient(0, above, as_matrix(mlp.input, mlp.ensemble));
   if (output_mask.get(0)) grads[0] = grad.view_symint(mlp.input.sym_sizes());

@@ -101,7 +101,7 @@ FASTOPS_API MlpArguments check_linear_act(const Tensor& input, at::TensorList we
 // The layers one after another, in terms of differentiable ops; fills `saved` where given.
 FASTOPS_API Tensor composite_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved);
 
-// What layered_mlp and layered_mlp_backward do around PyTorch's matrix products. By default they call bias_act and its
+// What layered_mlp and layered_mlp_backward are made of: PyTorch's matrix products and, by default, bias_act and its
 // derivative; a device may have functions that take fewer passes over memory.
 struct LayerSteps {
   // y = f(z), z = x @ weight.T + bias, for matrices; `bias` may be undefined. z is not needed unless `keeps_z`.
@@ -120,6 +120,9 @@ struct LayerSteps {
   };
   Backward (*backward)(const Tensor& grad, const Tensor& saved, const ActivationSpec& f, bool from_output,
                        Wanted wanted, bool disposable);
+
+  // a @ b, of matrices or of those of an ensemble
+  Tensor (*product)(const Tensor& a, const Tensor& b);
 };
 FASTOPS_API extern const LayerSteps layer_steps;
 

@@ -28,7 +28,7 @@ void forward_into(const ActivationSpec& spec, const Tensor& x, const Tensor& y) 
     y.copy_(x);
     run_forward(spec, y, y);
   } else {
-    const Tensor dense = in_huge_pages(at::empty_like(x));
+    const Tensor dense = empty_result_like(x);
     forward_into(spec, x, dense);
     y.copy_(dense);
   }
@@ -37,7 +37,7 @@ void forward_into(const ActivationSpec& spec, const Tensor& x, const Tensor& y) 
 }  // namespace
 
 Tensor plain_activation(const ActivationSpec& spec, const Tensor& self) {
-  Tensor result = in_huge_pages(at::empty_like(self));
+  Tensor result = empty_result_like(self);
   forward_into(spec, self, result);
   return result;
 }
@@ -54,7 +54,7 @@ Tensor backward(const Tensor& grad_output, const Tensor& saved, std::string_view
   const auto spec = check_activation_backward(grad_output, saved, activation, params, from_output, order);
   const Kernels& table = kernels_for(spec, saved);
   const auto kernel = (from_output ? table.backward_from_output : table.backward)[order - 1];
-  Tensor result = in_huge_pages(at::empty_like(saved));
+  Tensor result = empty_result_like(saved);
   const auto in_layout = [&](const Tensor& tensor) {
     return same_layout(tensor, result) ? tensor : at::empty_like(result).copy_(tensor);
   };

@@ -32,7 +32,7 @@ Tensor forward(const Tensor& self, const std::optional<Tensor>& bias, std::strin
                c10::ArrayRef<double> params) {
   const auto spec = check_bias_act(self, bias, activation, params);
   if (!bias || !bias->defined()) return plain_activation(spec, self);
-  Tensor result = in_huge_pages(at::empty(self.sizes(), self.options()));
+  Tensor result = empty_result(self.sizes(), self);
   forward_into(spec, self, *bias, {}, result);
   return result;
 }
@@ -46,7 +46,7 @@ Tensor& forward_out(const Tensor& self, const std::optional<Tensor>& bias, std::
   if (out.is_contiguous()) {
     forward_into(spec, self, *bias, {}, out);
   } else {
-    const Tensor result = in_huge_pages(at::empty(self.sizes(), self.options()));
+    const Tensor result = empty_result(self.sizes(), self);
     forward_into(spec, self, *bias, {}, result);
     out.copy_(result);
   }
@@ -79,7 +79,7 @@ LayerSteps::Backward backward_of(const ActivationSpec& spec, const Tensor& grad,
   const bool add_bias = !from_output && bias && bias->defined();
   const Tensor bias_row = add_bias ? bias->contiguous() : Tensor();
 
-  const auto empty = [&] { return in_huge_pages(at::empty(saved.sizes(), saved.options())); };
+  const auto empty = [&] { return empty_result(saved.sizes(), saved); };
   LayerSteps::Backward results;
   if (wanted.grad) results.grad = disposable && grad.is_contiguous() ? grad : empty();
   if (wanted.y) results.y = from_output ? saved : empty();
@@ -125,20 +125,28 @@ std::vector<Tensor> backward(const Tensor& grad_output, const Tensor& saved, con
   return grads;
 }
 
+// bias + x @ weight.T; `bias` may be undefined.
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  if (!bias.defined()) return matrix_product(x, weight.t());
+  Tensor z = empty_result({x.size(0), weight.size(0)}, x);
+  return at::addmm_out(z, bias, x, weight.t());
+}
+
 LayerSteps::Forward forward_step(const Tensor& x, const Tensor& weight, const Tensor& bias, const ActivationSpec& f,
                                  bool keeps_z) {
-  const bool is_identity = f.id == Activation::identity;
-  // The sum of a 16-bit product and a bias would be rounded twice: addmm rounds it once.
-  const bool fuses_bias = !keeps_z || x.scalar_type() == at::kFloat || x.scalar_type() == at::kDouble;
-  if (!bias.defined() || is_identity || !fuses_bias) {
-    const Tensor z = bias.defined() ? at::addmm(bias, x, weight.t()) : at::mm(x, weight.t());
-    if (is_identity) return {z, z};
-    Tensor y = keeps_z ? in_huge_pages(at::empty_like(z)) : z;
-    plain_activation_out(f, z, y);
-    return {z, y};
+  if (f.id == Activation::identity) {
+    const Tensor z = linear(x, weight, bias);
+    return {z, z};
   }
-  const Tensor z = at::mm(x, weight.t());
-  const Tensor y = keeps_z ? in_huge_pages(at::empty_like(z)) : z;
+  // The sum of a 16-bit product and a bias would be rounded twice: addmm rounds it once.
+  const bool is_rounded = x.scalar_type() != at::kFloat && x.scalar_type() != at::kDouble;
+  if (!bias.defined() || (keeps_z && is_rounded)) {
+    const Tensor z = linear(x, weight, bias);
+    Tensor y = keeps_z ? empty_result_like(z) : z;
+    return {z, plain_activation_out(f, z, y)};
+  }
+  const Tensor z = matrix_product(x, weight.t());
+  const Tensor y = keeps_z ? empty_result_like(z) : z;
   forward_into(f, z, bias, keeps_z ? z : Tensor(), y);
   return {z, y};
 }
@@ -151,7 +159,12 @@ LayerSteps::Backward backward_step(const Tensor& grad, const Tensor& saved, cons
 
 }  // namespace
 
-const LayerSteps layer_steps{forward_step, backward_step};
+Tensor matrix_product(const Tensor& a, const Tensor& b) {
+  Tensor result = empty_result({a.size(0), b.size(1)}, a);
+  return at::mm_out(result, a, b);
+}
+
+const LayerSteps layer_steps{forward_step, backward_step, matrix_product};
 
 TORCH_LIBRARY_IMPL(fastops, CPU, m) {
   m.impl("bias_act", TORCH_FN(forward));

@@ -5,6 +5,9 @@
 
 namespace fastops::cpu {
 
+// a @ b
+Tensor matrix_product(const Tensor& a, const Tensor& b);
+
 // The bias is added in the pass of the activation, and the way back through an activation is one pass, in place.
 extern const LayerSteps layer_steps;
 

@@ -115,14 +115,12 @@ class Chain {
   }
 
   // A result with the input's leading dimensions.
-  at::Tensor empty_result(int64_t features) const {
+  at::Tensor rows_result(int64_t features) const {
     auto sizes = input_tensor_.sizes().vec();
     sizes.back() = features;
-    return in_huge_pages(at::empty(sizes, input_tensor_.options()));
+    return empty_result(sizes, input_tensor_);
   }
-  at::Tensor empty_parameter(at::IntArrayRef sizes) const {
-    return in_huge_pages(at::empty(sizes, input_tensor_.options()));
-  }
+  at::Tensor empty_parameter(at::IntArrayRef sizes) const { return empty_result(sizes, input_tensor_); }
 
   // The rows of a contiguous result from `row` on; none of an undefined one.
   Rows rows_of(const at::Tensor& result, int64_t row) const {

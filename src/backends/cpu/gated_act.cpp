@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 
+#include "backends/cpu/bias_act.h"
 #include "backends/cpu/launch.h"
 #include "ops/gated_act.h"
 
@@ -34,9 +35,7 @@ void backward_into(const ActivationSpec& spec, const Tensor& grad_output, const 
 }
 
 struct Device {
-  static Tensor empty(at::IntArrayRef sizes, const Tensor& like) {
-    return in_huge_pages(at::empty(sizes, like.options()));
-  }
+  static Tensor empty(at::IntArrayRef sizes, const Tensor& like) { return empty_result(sizes, like); }
 
   static void forward(const ActivationSpec& spec, const Tensor& gate, const Tensor& up, const Tensor& result) {
     act_mul_into(spec, gate, up, result);
@@ -47,6 +46,17 @@ struct Device {
     backward_into(spec, grad_output, gate, up, {grad_gate, grad_up, {}});
   }
 };
+
+GatedGradients backward_step(const Tensor& grad, const Tensor& gate, const Tensor& up, const ActivationSpec& f,
+                             std::array<bool, 3> wanted) {
+  const auto empty = [&] { return Device::empty(gate.sizes(), gate); };
+  GatedGradients results;
+  if (wanted[0]) results.gate = grad.is_contiguous() ? grad : empty();
+  if (wanted[1]) results.up = wanted[0] || !grad.is_contiguous() ? empty() : grad;
+  if (wanted[2]) results.product = empty();
+  backward_into(f, grad, gate, up, results);
+  return results;
+}
 
 }  // namespace
 
@@ -61,16 +71,7 @@ void act_mul_into(const ActivationSpec& spec, const Tensor& gate, const Tensor& 
   });
 }
 
-GatedGradients gated_backward_step(const Tensor& grad, const Tensor& gate, const Tensor& up, const ActivationSpec& f,
-                                   std::array<bool, 3> wanted) {
-  const auto empty = [&] { return Device::empty(gate.sizes(), gate); };
-  GatedGradients results;
-  if (wanted[0]) results.gate = grad.is_contiguous() ? grad : empty();
-  if (wanted[1]) results.up = wanted[0] || !grad.is_contiguous() ? empty() : grad;
-  if (wanted[2]) results.product = empty();
-  backward_into(f, grad, gate, up, results);
-  return results;
-}
+const GatedSteps gated_steps{backward_step, matrix_product};
 
 TORCH_LIBRARY_IMPL(fastops, CPU, m) { impl_gated_acts<Device>(m); }
 

@@ -8,8 +8,7 @@ namespace fastops::cpu {
 // result = f(gate) * up; it may be one of the two.
 void act_mul_into(const ActivationSpec& spec, const Tensor& gate, const Tensor& up, const Tensor& result);
 
-// In one pass, and one of the gradients in place.
-GatedGradients gated_backward_step(const Tensor& grad, const Tensor& gate, const Tensor& up, const ActivationSpec& f,
-                                   std::array<bool, 3> wanted);
+// The way back is one pass, and one of the gradients in place.
+extern const GatedSteps gated_steps;
 
 }  // namespace fastops::cpu

@@ -1,11 +1,9 @@
 // gated_mlp as a chain of matrix products: both projections of the input in one stage, the down projection in the next.
 #include "ops/gated_mlp.h"
 
-#include <ATen/ops/addmm.h>
-#include <ATen/ops/empty_like.h>
-#include <ATen/ops/mm.h>
 #include <torch/library.h>
 
+#include "backends/cpu/bias_act.h"
 #include "backends/cpu/chain.h"
 #include "backends/cpu/gated_act.h"
 #include "ops/checks.h"
@@ -41,9 +39,9 @@ class Forward : Layers {
 
   // The output, and gate and up if `saves`.
   std::tuple<Tensor, Tensor, Tensor> run(bool saves) {
-    output_ = empty_result(down_layer().out_features);
-    if (saves) gate_ = empty_result(hidden_features());
-    if (saves) up_ = empty_result(hidden_features());
+    output_ = rows_result(down_layer().out_features);
+    if (saves) gate_ = rows_result(hidden_features());
+    if (saves) up_ = rows_result(hidden_features());
     if (rows_ > 0) compute();
     return {std::move(output_), std::move(gate_), std::move(up_)};
   }
@@ -117,7 +115,7 @@ class Backward : Layers {
 
   void make_results() {
     results_.resize(mask_.size());
-    if (mask_[0]) results_[0] = empty_result(gate_layer().in_features);
+    if (mask_[0]) results_[0] = rows_result(gate_layer().in_features);
     for (size_t i = 0; i < layers_.size(); ++i) {
       if (mask_[1 + i]) results_[1 + i] = empty_parameter({layers_[i].out_features, layers_[i].in_features});
       if (mask_[4 + i]) results_[4 + i] = empty_parameter({layers_[i].out_features});
@@ -169,12 +167,12 @@ class Backward : Layers {
 // With PyTorch's matrix products.
 std::tuple<Tensor, Tensor, Tensor> layered_forward(const GatedMlpArguments& mlp, bool saves) {
   const auto linear = [](const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
-    return bias && bias->defined() ? at::addmm(*bias, x, weight.t()) : at::mm(x, weight.t());
+    return layer_steps.forward(x, weight, value_or_undefined(bias), {Activation::identity, {}}, /*keeps_z=*/false).y;
   };
   const Tensor x = as_matrix(mlp.input);
   const Tensor gate = linear(x, mlp.gate_weight, mlp.gate_bias);
   const Tensor up = linear(x, mlp.up_weight, mlp.up_bias);
-  const Tensor hidden = saves ? in_huge_pages(at::empty_like(gate)) : gate;
+  const Tensor hidden = saves ? empty_result_like(gate) : gate;
   act_mul_into(mlp.activation, gate, up, hidden);
   const Tensor output = linear(hidden, mlp.down_weight, mlp.down_bias);
   return {with_leading_dims(output, mlp.input), with_leading_dims(gate, mlp.input), with_leading_dims(up, mlp.input)};
@@ -195,7 +193,7 @@ std::tuple<Tensor, Tensor, Tensor> gated_mlp_forward(FASTOPS_GATED_MLP_PARAMETER
 std::vector<Tensor> gated_mlp_backward(FASTOPS_GATED_MLP_BACKWARD_PARAMETERS, std::array<bool, 7> output_mask) {
   const auto mlp = check_gated_mlp_backward(FASTOPS_GATED_MLP_BACKWARD_ARGUMENTS);
   if (!use_gemm(mlp.input, weights_of(mlp), Pass::backward)) {
-    return layered_gated_mlp_backward(mlp, grad_output, gate, up, output_mask, gated_backward_step);
+    return layered_gated_mlp_backward(mlp, grad_output, gate, up, output_mask, gated_steps);
   }
   return Backward(mlp, grad_output, gate, up, output_mask).run();
 }

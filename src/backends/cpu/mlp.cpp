@@ -30,10 +30,10 @@ class Forward : Layers {
   explicit Forward(const MlpArguments& mlp) : Layers(mlp, 1) {}
 
   Tensor run(std::vector<Tensor>* saved) {
-    Tensor output = empty_result(out_features(mlp_.layers() - 1));
+    Tensor output = rows_result(out_features(mlp_.layers() - 1));
     if (saved) {
       for (size_t i = 0; i < mlp_.layers(); ++i) {
-        if (mlp_.saves(i)) saved->push_back(empty_result(out_features(i)));
+        if (mlp_.saves(i)) saved->push_back(rows_result(out_features(i)));
       }
     }
     if (rows_ == 0) return output;
@@ -124,7 +124,7 @@ class Backward : Layers {
 
   void make_results() {
     results_.resize(mask_.size());
-    if (mask_[0]) results_[0] = empty_result(in_features(0));
+    if (mask_[0]) results_[0] = rows_result(in_features(0));
     for (size_t i = 0; i < mlp_.layers(); ++i) {
       if (wants_weight(i)) results_[1 + 2 * i] = empty_parameter({out_features(i), in_features(i)});
       if (wants_bias(i)) results_[2 + 2 * i] = empty_parameter({out_features(i)});

@@ -1,6 +1,7 @@
 #include "backends/cpu/pages.h"
 
 #include <cstdint>
+#include <new>
 
 #ifdef __linux__
 #include <sys/mman.h>
@@ -16,6 +17,26 @@ void advise_huge_pages([[maybe_unused]] void* data, [[maybe_unused]] size_t byte
   // It is a hint: where it is refused, nothing is lost.
   if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
 #endif
+}
+
+namespace {
+
+constexpr size_t cache_line = 64;
+
+size_t alignment_of(size_t bytes) { return bytes < huge_page ? cache_line : huge_page; }
+
+}  // namespace
+
+void* allocate_pages(size_t bytes) {
+  const size_t unit = alignment_of(bytes);
+  const size_t size = (bytes + unit - 1) / unit * unit;
+  void* const data = ::operator new(size, std::align_val_t(unit));
+  if (unit == huge_page) advise_huge_pages(data, size);
+  return data;
+}
+
+void release_pages(void* data, size_t bytes) {
+  if (data) ::operator delete(data, std::align_val_t(alignment_of(bytes)));
 }
 
 at::Tensor in_huge_pages(at::Tensor fresh) {

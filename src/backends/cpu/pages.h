@@ -13,6 +13,10 @@ inline constexpr size_t huge_page = size_t{2} << 20;
 // Asks for huge pages for those that lie wholly within a block.
 void advise_huge_pages(void* data, size_t bytes);
 
+// Memory for any type, aligned to cache lines; large pieces in huge pages.
+void* allocate_pages(size_t bytes);
+void release_pages(void* data, size_t bytes);
+
 // A tensor that was just made and not yet written to, in huge pages if it is large.
 at::Tensor in_huge_pages(at::Tensor fresh);
 

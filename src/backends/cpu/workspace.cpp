@@ -16,18 +16,6 @@ constexpr size_t most_kept = size_t{256} << 20;
 
 size_t round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
 
-// Large pieces in huge pages.
-void* allocate(size_t bytes) {
-  const size_t unit = bytes < huge_page ? alignment : huge_page;
-  void* data = ::operator new(round_up(bytes, unit), std::align_val_t(unit));
-  if (unit == huge_page) advise_huge_pages(data, round_up(bytes, unit));
-  return data;
-}
-
-void release(void* data, size_t bytes) {
-  if (data) ::operator delete(data, std::align_val_t(bytes < huge_page ? alignment : huge_page));
-}
-
 }  // namespace
 
 struct Workspace::Buffer {
@@ -36,7 +24,7 @@ struct Workspace::Buffer {
   size_t wanted = 0;  // the most that a call has taken
   bool in_use = false;
 
-  ~Buffer() { release(data, size); }
+  ~Buffer() { release_pages(data, size); }
 };
 
 Workspace::Buffer& Workspace::kept() {
@@ -48,15 +36,15 @@ Workspace::Workspace() : owner_(!kept().in_use) {
   if (!owner_) return;
   Buffer& buffer = kept();
   if (buffer.wanted > buffer.size && buffer.wanted <= most_kept) {
-    release(std::exchange(buffer.data, nullptr), std::exchange(buffer.size, 0));
-    buffer.data = static_cast<char*>(allocate(buffer.wanted));
+    release_pages(std::exchange(buffer.data, nullptr), std::exchange(buffer.size, 0));
+    buffer.data = static_cast<char*>(allocate_pages(buffer.wanted));
     buffer.size = buffer.wanted;
   }
   buffer.in_use = true;
 }
 
 Workspace::~Workspace() {
-  for (const auto& [data, bytes] : extra_) release(data, bytes);
+  for (const auto& [data, bytes] : extra_) release_pages(data, bytes);
   if (!owner_) return;
   Buffer& buffer = kept();
   buffer.wanted = std::max(buffer.wanted, used_ + beyond_);
@@ -71,7 +59,7 @@ void* Workspace::take(int64_t bytes) {
     used_ += size;
     return piece;
   }
-  void* piece = allocate(size);
+  void* piece = allocate_pages(size);
   extra_.emplace_back(piece, size);
   beyond_ += size;
   return piece;
