@@ -1,8 +1,10 @@
-"""Processes that compute together, for the tests of distributed training."""
+"""Python processes of their own, and processes that compute together."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,19 @@ from torch.distributed.device_mesh import init_device_mesh
 WORLD = 2
 
 needs_gloo = pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="needs gloo")
+
+
+def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs Python in a process of its own, with these environment variables and no others of the CPU backend's."""
+    clean = {name: value for name, value in os.environ.items() if "_CPU_" not in name and "PYTEST_" not in name}
+    return subprocess.run(
+        [sys.executable, *command],
+        env={**clean, **environment},
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def run_in_processes(work: Callable[..., None], folder: Path, *arguments: Any) -> None:

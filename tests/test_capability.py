@@ -1,29 +1,15 @@
 """Every instruction set that this machine can run, and how it is chosen."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
+from processes import run
 from strategies import DEVICE
 
 # From the least to the most: what PyTorch calls each, and what FASTOPS_CPU_CAPABILITY does.
 CAPABILITIES = {"DEFAULT": "default", "AVX2": "avx2", "AVX512": "avx512"}
-HERE = Path(__file__).parent
 
 pytestmark = pytest.mark.skipif(DEVICE != "cpu", reason="the instruction sets are the CPU's")
-
-
-def run(*command, **environment):
-    """Runs Python in a process of its own with these environment variables."""
-    clean = {key: value for key, value in os.environ.items() if "_CPU_" not in key}
-    clean = {key: value for key, value in clean.items() if not key.startswith("PYTEST_")}
-    return subprocess.run(
-        [sys.executable, *command], env={**clean, **environment}, cwd=HERE, capture_output=True, text=True, check=False
-    )
 
 
 def capability_of(**environment):

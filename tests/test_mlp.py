@@ -382,3 +382,70 @@ def test_functions_are_the_ops(device, dtype):
     up, down = linears.values()
     direct = fastops._C.gated_mlp_of_linears(x, up, up, down, "silu", [], False)
     assert_same_bits(direct, gated)
+
+
+LARGE = (300, 256, 130, 97)  # with PyTorch's products on some CPUs
+
+
+def plain_network(rows, *sizes, dtype, device, output=("identity", ())):
+    """A GELU network of these sizes."""
+    layers = list(itertools.pairwise(sizes))
+    return Network(
+        input=random_tensor((rows, sizes[0]), dtype, device, seed=0),
+        weights=[random_tensor((n, k), dtype, device, seed=1, scale=1 / math.sqrt(k)) for k, n in layers],
+        biases=[random_tensor((n,), dtype, device, seed=2) for _, n in layers],
+        hidden=("gelu", ()),
+        output=output,
+        grad=random_tensor((rows, sizes[-1]), dtype, device, seed=3),
+    )
+
+
+@every_dtype
+@pytest.mark.parametrize("sizes", [(4, 5, 7, 3), LARGE])
+def test_transposed_weights(device, dtype, sizes):
+    """The gradients of weights that are transposed matrices are transposed, too: sums of both run along memory."""
+    network = plain_network(*sizes, dtype=dtype, device=device)
+    network.weights[1] = network.weights[1].t().contiguous().t()
+    output, saved = ops.mlp_forward(*network.arguments)
+    args = (network.grad, *network.arguments[:3], output, saved, *network.arguments[3:], [True] * 5)
+    results = ops.mlp_backward(*args)
+    for result, expected in zip(results, expected_network(network)[1], strict=True):
+        expected.assert_holds(result)
+    assert results[1].is_contiguous()
+    assert results[3].t().is_contiguous()
+    assert_meta_agrees(results, ops.mlp_backward, *args)
+
+
+@pytest.mark.parametrize("output", [("identity", ()), ("tanh", ()), ("gelu", ())])
+@pytest.mark.parametrize("sizes", [(4, 5, 7, 3), LARGE])
+def test_arguments_are_left_alone(device, sizes, output):
+    """Neither the forward nor the backward pass writes to what it is given."""
+    network = plain_network(*sizes, dtype=torch.float32, device=device, output=output)
+    given = [*network.leaves, network.grad]
+    before = [tensor.clone() for tensor in given]
+    result, saved = ops.mlp_forward(*network.arguments)
+    given += [result, *saved]
+    before += [result.clone(), *(tensor.clone() for tensor in saved)]
+    for mask in ([True] * 5, [True, False, False, True, False], [False, False, False, True, True]):
+        ops.mlp_backward(network.grad, *network.arguments[:3], result, saved, *network.arguments[3:], mask)
+        for tensor, expected in zip(given, before, strict=True):
+            assert_same_bits(tensor, expected, str(mask))
+
+
+def test_uneven_rows(device):
+    """An input whose rows are not even is copied once, not for the forward and the backward pass each."""
+    network = plain_network(*LARGE, dtype=torch.float32, device=device)
+    expected, expected_grads = expected_network(network)
+    leaves = [leaf.requires_grad_() for leaf in network.leaves]
+    columns = network.input.detach().t().reshape(LARGE[1], 3, 100).permute(1, 0, 2).contiguous()
+    leaves[0] = columns.requires_grad_()
+    x = columns.transpose(1, 2)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as profile:
+        output = ops.mlp(x, *network.arguments[1:])
+        grads = torch.autograd.grad(output, leaves, network.grad.view_as(output))
+    clones = [event.input_shapes[0] for event in profile.events() if event.name == "aten::clone"]
+    assert clones.count(list(x.shape)) == 1
+    expected.assert_holds(output.view(LARGE[0], -1))
+    for grad, value in zip(grads[1:], expected_grads[1:], strict=True):
+        value.assert_holds(grad)
+    expected_grads[0].assert_holds(grads[0].transpose(1, 2).reshape(LARGE[0], -1))
