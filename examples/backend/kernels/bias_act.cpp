@@ -11,7 +11,8 @@ void run(const ActivationSpec& spec, const Tensor& self, const Tensor& bias, con
   const Tensor x = self.contiguous();
   const Tensor row = bias.contiguous();
   const int64_t n = columns(x);
-  kernels_for(spec, x).bias_forward(const_row_data(x, n), const_data(row), row_data(y, n), rows(x), n, spec.params());
+  kernels_for(spec, x).bias_forward(const_row_data(x, n), const_data(row), no_rows, row_data(y, n), rows(x), n,
+                                    spec.params());
 }
 
 Tensor forward(const Tensor& self, const std::optional<Tensor>& bias, std::string_view activation,
@@ -55,8 +56,8 @@ std::vector<Tensor> backward(const Tensor& grad_output, const Tensor& saved, con
     sums = at::empty({n}, saved.options().dtype(sum_type));
   }
   (from_output ? table.bias_backward_from_output : table.bias_backward)(
-      const_row_data(grad, n), const_row_data(point, n), const_data(row), row_data(dx, n), data(sums), rows(point), n,
-      spec.params());
+      const_row_data(grad, n), const_row_data(point, n), const_data(row), row_data(dx, n), data(sums), no_rows,
+      rows(point), n, spec.params());
   std::vector<Tensor> grads;
   if (output_mask[0]) grads.push_back(dx);
   if (output_mask[1]) grads.push_back(sums.to(saved.scalar_type()));

@@ -8,7 +8,7 @@ namespace {
 int64_t row_stride(const Tensor& tensor) { return tensor.dim() > 1 ? tensor.stride(-2) : columns(tensor); }
 
 fastops::cpu::Rows rows_if_defined(const Tensor& tensor) {
-  return tensor.defined() ? row_data(tensor, row_stride(tensor)) : fastops::cpu::Rows{nullptr, 0};
+  return tensor.defined() ? row_data(tensor, row_stride(tensor)) : no_rows;
 }
 
 struct Device {
@@ -30,7 +30,7 @@ struct Device {
     kernels_for(spec, gate)
         .gated_backward(const_row_data(grad_rows, columns(gate)), const_row_data(gate_rows, columns(gate)),
                         const_row_data(up_rows, columns(up)), rows_if_defined(grad_gate), rows_if_defined(grad_up),
-                        rows(gate), columns(gate), spec.params());
+                        no_rows, rows(gate), columns(gate), spec.params());
   }
 };
 
