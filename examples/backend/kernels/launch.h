@@ -28,12 +28,12 @@ inline const void* const_data(const Tensor& tensor) {
   return tensor.defined() ? host_pointer(tensor.const_data_ptr()) : nullptr;
 }
 
-// A tensor [..., columns] as a matrix; its rows are contiguous and `stride` elements apart.
-inline int64_t columns(const Tensor& tensor) { return tensor.dim() == 0 ? 1 : tensor.size(-1); }
-inline int64_t rows(const Tensor& tensor) { return columns(tensor) == 0 ? 0 : tensor.numel() / columns(tensor); }
 // What a kernel may compute and is not asked for.
 inline constexpr fastops::cpu::Rows no_rows{nullptr, 0};
 
+// A tensor [..., columns] as a matrix; its rows are contiguous and `stride` elements apart.
+inline int64_t columns(const Tensor& tensor) { return tensor.dim() == 0 ? 1 : tensor.size(-1); }
+inline int64_t rows(const Tensor& tensor) { return columns(tensor) == 0 ? 0 : tensor.numel() / columns(tensor); }
 inline fastops::cpu::Rows row_data(const Tensor& tensor, int64_t stride) { return {data(tensor), stride}; }
 inline fastops::cpu::ConstRows const_row_data(const Tensor& tensor, int64_t stride) {
   return {const_data(tensor), stride};
