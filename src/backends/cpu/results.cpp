@@ -5,14 +5,15 @@
 #include <ATen/ops/empty_like.h>
 #include <c10/core/CPUAllocator.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <bit>
 #include <charconv>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <string_view>
 
 #include "backends/cpu/pages.h"
 

@@ -1,7 +1,7 @@
 #include "backends/cpu/workspace.h"
 
 #include <algorithm>
-#include <new>
+#include <utility>
 
 #include "backends/cpu/pages.h"
 
