@@ -54,9 +54,11 @@ struct Block {
 // The blocks that are kept. Without locks, as a process may fork at any time.
 class Kept {
  public:
-  // Null if there is none of that size.
+  // The one of that size that was freed last, which may still be in the caches; null if there is none.
   std::unique_ptr<Block> take(size_t bytes) {
-    for (Slot& slot : slots_) {
+    const size_t next = next_;
+    for (size_t age = 1; age <= slots_.size(); ++age) {
+      Slot& slot = slots_[(next - age) % slots_.size()];
       if (slot.bytes.load(std::memory_order_relaxed) != bytes) continue;
       std::unique_ptr<Block> block(slot.block.exchange(nullptr));
       if (!block) continue;
