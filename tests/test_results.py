@@ -18,7 +18,6 @@ pytestmark = pytest.mark.skipif(DEVICE != "cpu", reason="the CPU's results")
 
 # Elements of float32: results from 2^16 on have memory of this kind; the last two fall into one size of it.
 SIZES = [2**16 - 1, 2**16, 2**17, 2**18 - 5, 2**18]
-MIB = 2**20
 
 
 def constant(value, size):

@@ -1,8 +1,6 @@
 // What mlp and gated_mlp have in common as chains of matrix products.
 #pragma once
 
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
 #include <vector>
 

@@ -1,7 +1,5 @@
 #include "backends/cpu/gated_act.h"
 
-#include <ATen/ops/empty.h>
-
 #include "backends/cpu/bias_act.h"
 #include "backends/cpu/launch.h"
 #include "ops/gated_act.h"

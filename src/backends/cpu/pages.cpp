@@ -21,15 +21,13 @@ void advise_huge_pages([[maybe_unused]] void* data, [[maybe_unused]] size_t byte
 
 namespace {
 
-constexpr size_t cache_line = 64;
-
 size_t alignment_of(size_t bytes) { return bytes < huge_page ? cache_line : huge_page; }
 
 }  // namespace
 
 void* allocate_pages(size_t bytes) {
   const size_t unit = alignment_of(bytes);
-  const size_t size = (bytes + unit - 1) / unit * unit;
+  const size_t size = round_up(bytes, unit);
   void* const data = ::operator new(size, std::align_val_t(unit));
   if (unit == huge_page) advise_huge_pages(data, size);
   return data;
@@ -37,12 +35,6 @@ void* allocate_pages(size_t bytes) {
 
 void release_pages(void* data, size_t bytes) {
   if (data) ::operator delete(data, std::align_val_t(alignment_of(bytes)));
-}
-
-at::Tensor in_huge_pages(at::Tensor fresh) {
-  constexpr size_t always_fresh = size_t{32} << 20;
-  if (fresh.nbytes() >= always_fresh) advise_huge_pages(fresh.mutable_data_ptr(), fresh.nbytes());
-  return fresh;
 }
 
 }  // namespace fastops::cpu

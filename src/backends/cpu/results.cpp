@@ -37,10 +37,7 @@ size_t most_kept() {
 }
 
 // Blocks come in eight sizes for each power of two, so that a result of nearly the same size can have one again.
-size_t block_bytes(size_t bytes) {
-  const size_t unit = std::bit_floor(bytes) / 8;
-  return (bytes + unit - 1) / unit * unit;
-}
+size_t block_bytes(size_t bytes) { return round_up(bytes, std::bit_floor(bytes) / 8); }
 
 struct Block {
   void* data;
@@ -127,6 +124,13 @@ class ResultAllocator final : public c10::Allocator {
 
 // Below, glibc keeps what is freed itself.
 constexpr size_t least_bytes = size_t{256} << 10;
+
+// Memory that is not kept, just made and not yet written to. From 32 MiB on glibc takes it afresh from the system.
+at::Tensor in_huge_pages(at::Tensor fresh) {
+  constexpr size_t always_fresh = size_t{32} << 20;
+  if (fresh.nbytes() >= always_fresh) advise_huge_pages(fresh.mutable_data_ptr(), fresh.nbytes());
+  return fresh;
+}
 
 }  // namespace
 

@@ -8,13 +8,9 @@
 namespace fastops::cpu {
 namespace {
 
-constexpr size_t alignment = 64;
-
 // What a thread keeps at most. A training step of a transformer's feed-forward block (768-3072-768, 2048 rows) takes
 // 60 MiB.
 constexpr size_t most_kept = size_t{256} << 20;
-
-size_t round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
 
 }  // namespace
 
@@ -52,7 +48,7 @@ Workspace::~Workspace() {
 }
 
 void* Workspace::take(int64_t bytes) {
-  const size_t size = round_up(static_cast<size_t>(bytes), alignment);
+  const size_t size = round_up(static_cast<size_t>(bytes), cache_line);
   Buffer& buffer = kept();
   if (owner_ && used_ + size <= buffer.size) {
     void* piece = buffer.data + used_;
