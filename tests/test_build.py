@@ -1,0 +1,57 @@
+"""What CMake chooses while fastops is built."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCES = Path(__file__).parent.parent
+CMAKE = shutil.which("cmake", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
+CHOICE = SOURCES / "src/backends/hip/cuda_architectures.cmake"
+
+TORCH = """
+from types import SimpleNamespace
+cuda = SimpleNamespace(device_count=lambda: len({gpus}), get_device_capability=lambda i: {gpus}[i])
+_C = SimpleNamespace({built_for})
+"""
+
+
+@pytest.mark.skipif(CMAKE is None or sys.platform == "win32", reason="needs CMake and a shell")
+@pytest.mark.skipif(not CHOICE.exists(), reason="needs the sources")
+@pytest.mark.parametrize(
+    ("gpus", "built_for", "environment", "expected"),
+    [
+        ([], "sm_50 sm_75 sm_80 sm_90a compute_120", "", "75-real;80-real;90-real;120-virtual"),
+        ([(9, 0), (8, 0), (9, 0)], "sm_75 sm_80 sm_90", "", "90-real;80-real"),
+        ([], "sm_50", "", "all-major"),
+        ([], None, "", "all-major"),
+        ([(9, 0)], "sm_80", "8.6 9.0a+PTX", "86-real;90a"),
+    ],
+    ids=["no GPU", "GPUs", "all too old", "CPU build", "TORCH_CUDA_ARCH_LIST"],
+)
+def test_cuda_architectures(
+    gpus: list[tuple[int, int]], built_for: str | None, environment: str, expected: str, tmp_path: Path
+) -> None:
+    """For the GPUs of the machine; where there is none, for those that torch was built for and nvcc knows."""
+    flags = "" if built_for is None else f"_cuda_getArchFlags=lambda: {built_for!r}"
+    (tmp_path / "torch.py").write_text(TORCH.format(gpus=gpus, built_for=flags))
+    nvcc = tmp_path / "nvcc"
+    nvcc.write_text("#!/bin/sh\nprintf 'compute_75\\ncompute_80\\ncompute_90\\ncompute_120\\n'\n")
+    nvcc.chmod(0o755)
+    script = tmp_path / "script.cmake"
+    script.write_text(
+        f'cmake_minimum_required(VERSION 3.25)\ninclude({CHOICE})\nmessage(NOTICE "${{CMAKE_CUDA_ARCHITECTURES}}")\n'
+    )
+    run = subprocess.run(
+        [str(CMAKE), f"-DPython_EXECUTABLE={sys.executable}", f"-DCMAKE_CUDA_COMPILER={nvcc}", "-P", str(script)],
+        env={**os.environ, "PYTHONPATH": str(tmp_path), "TORCH_CUDA_ARCH_LIST": environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "".join(run.stderr.split()) == expected
