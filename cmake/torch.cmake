@@ -12,7 +12,7 @@ if(torch_missing)
   message(FATAL_ERROR
     "fastops is built against the torch that you have, but ${Python_EXECUTABLE} cannot import torch.\n"
     "Install torch first, then build without isolation:\n"
-    "  pip install torch scikit-build-core\n"
+    "  pip install torch scikit-build-core cmake ninja\n"
     "  pip install --no-build-isolation .")
 endif()
 list(GET torch_facts 0 TORCH_VERSION)

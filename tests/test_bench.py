@@ -335,5 +335,5 @@ def test_missing_library() -> None:
     )
     assert result.returncode == 1
     assert result.stderr.strip().splitlines()[-1] == (
-        "fastops.bench needs rich, which is not installed: pip install fastops[bench]"
+        "fastops.bench needs rich, which is not installed: pip install matplotlib rich"
     )

@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.utils import counters
 from torch._inductor import metrics
+from torch._inductor.utils import fresh_cache
 
 import fastops
+from fastops import _compile_cache
 from samples import Sample, as_tuple, close, each_op
 from strategies import WIDEST
 from test_opcheck import batch, forward_and_backward, module
@@ -117,3 +120,21 @@ def test_autocast_inside(device: Any) -> None:
     result = torch.compile(function, fullgraph=True, backend="aot_eager")(x)
     assert result.dtype == torch.bfloat16
     torch.testing.assert_close(result, function(x))
+
+
+def test_cached_graphs_belong_to_a_build(monkeypatch: pytest.MonkeyPatch, device: Any) -> None:
+    """A graph that an earlier fastops left in PyTorch's caches is not taken; one without ops of fastops is."""
+    mlp = fastops.nn.MLP(5, 3, 1, device=device)
+
+    def compiled_anew(function: Any, build: str) -> bool:
+        monkeypatch.setattr(_compile_cache, "build_id", lambda: build)
+        torch._dynamo.reset()
+        counters.clear()
+        torch.compile(function)(torch.ones(2, 5, device=device))
+        hits = counters["aot_autograd"]["autograd_cache_hit"], counters["inductor"]["fxgraph_cache_hit"]
+        return not any(hits)
+
+    with fresh_cache():
+        ours = [compiled_anew(lambda x: mlp(x) + 1, build) for build in ("one", "one", "another")]
+        assert ours == [True, False, True]
+        assert [compiled_anew(lambda x: x.sin() + 1, build) for build in ("one", "another")] == [True, False]

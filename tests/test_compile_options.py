@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from compiled import V, X, rand, two_layers
 from fastops.compile import fusion
+from processes import run
 
 
 def train(model: nn.Module, call: Callable[[Tensor], Tensor], batch: Tensor, target: Tensor) -> list[float]:
@@ -74,6 +75,20 @@ def test_registered() -> None:
     torch.testing.assert_close(call(X), two_layers(X))
     with pytest.raises(RuntimeError, match="no_such_option"):
         torch.compile(lambda x: x + 1, backend="fastops", options={"no_such_option": 1})(X)
+
+
+def test_registered_without_metadata() -> None:
+    """So it is where the package's metadata, with its entry point, is missing; nothing of it is imported before."""
+    done = run(
+        "-c",
+        "import sys, importlib.metadata as metadata\n"
+        "metadata.entry_points = lambda **_: metadata.EntryPoints()\n"
+        "import torch, fastops, torch._dynamo\n"
+        "assert 'fastops' in torch.compiler.list_backends() and 'fastops.compile' not in sys.modules\n"
+        "assert torch.compile(lambda x: x.relu() + 1, backend='fastops')(torch.ones(2)).tolist() == [2, 2]\n"
+        "assert 'fastops.compile.backend' in sys.modules",
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("what", ["output 0", "the gradient of input 0"])

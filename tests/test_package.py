@@ -5,8 +5,10 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -146,6 +148,37 @@ def test_import_under_another_torch() -> None:
     built_for = ".".join(fastops.info().built_for_torch.split(".")[:2])
     assert error.startswith(f"ImportError: This fastops was built for torch {built_for}, but torch 1.13.1 is installed")
     assert "pip install" in error
+
+
+@pytest.fixture
+def namesake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another project's package called fastops, installed beside this one."""
+    metadata = tmp_path / "fastops-0.0.2.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: fastops\nVersion: 0.0.2\n")
+    (metadata / "RECORD").write_text("fastops/__init__.py,,\nfastops/deploy.py,,\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+
+@pytest.mark.usefixtures("namesake")
+def test_namesake_is_reported() -> None:
+    """python -m fastops, and a library that cannot be imported, name the other project's package."""
+    run = subprocess.run([sys.executable, "-m", "fastops"], capture_output=True, text=True, check=True)
+    assert "fastops 0.0.2" in run.stdout.splitlines()[-1]
+    error = run_python("import sys; sys.modules['fastops._C'] = None; import fastops").stderr.splitlines()[-1]
+    assert error.startswith("ModuleNotFoundError: import of fastops._C")
+    assert "fastops 0.0.2" in error
+
+
+def test_nothing_tells_to_install_the_namesake() -> None:
+    """On PyPI the name is another project's: every line that installs fastops takes the sources at hand."""
+    told = re.compile(r"(pip3? install|--no-binary|uv add|uv pip install)\b[^`'#\n]*[\s\"']fastops\b(?![./])")
+    root = Path(__file__).parent.parent
+    files = [*root.glob("*.*"), *root.glob("docs/*"), *root.glob(".github/**/*.yml"), *root.glob("python/**/*.py")]
+    files += [path for folder in ("cmake", "examples", "src", "tools") for path in root.glob(f"{folder}/**/*.*")]
+    lines = [line for path in files if path.is_file() for line in path.read_text(errors="ignore").splitlines()]
+    assert not [line for line in lines if told.search(line)]
+    assert told.search("pip install fastops[bench]")  # what it looks for
 
 
 def test_import_under_another_patch_of_torch() -> None:

@@ -13,7 +13,7 @@ OLDEST = "torch>=2.11"
 MISSING = f"""\
 fastops is built against the torch that you have, but {sys.executable} cannot import torch.
 Install torch first, then build without isolation:
-  pip install torch scikit-build-core
+  pip install torch scikit-build-core cmake ninja
   pip install --no-build-isolation ."""
 
 

@@ -18,9 +18,11 @@ from .info import info
 
 __all__ = ["__version__", "backends", "decompositions", "functional", "fuse", "info", "library_path", "nn"]
 
-# The rules for DTensors need torch.distributed.tensor, which `import torch` leaves out and which takes longer to import
-# than all of fastops. Torch has no place to leave rules before, so they wait for whoever imports it first.
+# What needs a part of torch that `import torch` leaves out, and that takes longer to import than all of fastops, waits
+# for whoever imports that first.
 import_after("torch.distributed.tensor", "fastops._sharding")
+import_after("torch._dynamo.backends.registry", "fastops._dynamo")
+import_after("torch._inductor.codecache", "fastops._compile_cache")
 
 backends.load_all()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import sys
 from pathlib import Path
 
@@ -17,11 +18,32 @@ def _minor(version: str) -> str:
 if _minor(torch.__version__) != _minor(_build.torch_version):
     raise ImportError(
         f"This fastops was built for torch {_minor(_build.torch_version)}, but torch {torch.__version__} is installed: "
-        "install the fastops wheel for it, or rebuild with "
-        "`pip install --no-build-isolation --no-binary fastops fastops`."
+        "build fastops for it, in a clone of its sources, with `pip install --no-build-isolation .`"
     )
 
-from . import _C  # noqa: E402  (registers the ops)
+
+def namesakes() -> list[str]:
+    """What other projects whose package is called fastops, too, have installed: "name version", of each.
+
+    There is one on PyPI. Files of one then lie among the other's, and whichever is removed takes files of both.
+    """
+    found = []
+    for distribution in importlib.metadata.distributions():
+        files = {str(file) for file in distribution.files or () if file.parts[0] == "fastops"}
+        if files and "fastops/_activations.py" not in files:
+            found.append(f"{distribution.name} {distribution.version}")
+    return found
+
+
+try:
+    from . import _C  # registers the ops
+except ImportError as error:
+    if others := namesakes():
+        error.msg = (
+            f"{error.msg}. Another project's package of this name is installed: {', '.join(others)}. "
+            "Uninstall both, then install fastops again."
+        )
+    raise
 
 
 def op_names() -> list[str]:

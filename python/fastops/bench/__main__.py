@@ -8,6 +8,6 @@ except ModuleNotFoundError as error:
     library = (error.name or "").partition(".")[0]
     if library not in ("matplotlib", "rich"):
         raise
-    sys.exit(f"fastops.bench needs {library}, which is not installed: pip install fastops[bench]")
+    sys.exit(f"fastops.bench needs {library}, which is not installed: pip install matplotlib rich")
 
 sys.exit(main())

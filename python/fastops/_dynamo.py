@@ -1,0 +1,16 @@
+"""``backend="fastops"`` for ``torch.compile``, also where the package's metadata, with its entry point, is missing.
+
+Imported right after ``torch._dynamo.backends.registry``.
+"""
+
+from typing import Any
+
+from torch._dynamo.backends.registry import register_backend
+
+
+@register_backend
+def fastops(*arguments: Any, **keywords: Any) -> Any:
+    """As ``fastops.compile.backend``, which takes a while to import."""
+    from .compile import backend
+
+    return backend(*arguments, **keywords)
