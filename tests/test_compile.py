@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -12,7 +13,6 @@ from torch._inductor import metrics
 from torch._inductor.utils import fresh_cache
 
 import fastops
-from fastops import _compile_cache
 from samples import Sample, as_tuple, close, each_op
 from strategies import WIDEST
 from test_opcheck import batch, forward_and_backward, module
@@ -127,7 +127,7 @@ def test_cached_graphs_belong_to_a_build(monkeypatch: pytest.MonkeyPatch, device
     mlp = fastops.nn.MLP(5, 3, 1, device=device)
 
     def compiled_anew(function: Any, build: str) -> bool:
-        monkeypatch.setattr(_compile_cache, "build_id", lambda: build)
+        monkeypatch.setattr(sys.modules["fastops._compile_cache"], "build_id", lambda: build)
         torch._dynamo.reset()
         counters.clear()
         torch.compile(function)(torch.ones(2, 5, device=device))
