@@ -1,14 +1,15 @@
 """fastops: fused neural-network ops for PyTorch, differentiable to any order.
 
 ``fastops.nn`` has the modules, ``fastops.functional`` the functions, ``torch.ops.fastops`` the ops themselves.
-``fastops.compile`` has what belongs to ``torch.compile(model, backend="fastops")``.
+``fastops.compile`` has what belongs to ``torch.compile(model, backend="fastops")``, ``fastops.memory`` what belongs to
+the memory that is kept on the CPU.
 """
 
 import importlib
 from typing import Any
 
 from . import _library  # noqa: F401  (loads the native library: must come first)
-from . import _flops, backends, functional, nn  # noqa: F401  (_flops registers its formulas)
+from . import _flops, backends, functional, memory, nn  # noqa: F401  (_flops registers its formulas)
 from ._build import version as __version__
 from ._decompositions import decompositions
 from ._fuse import fuse
@@ -16,7 +17,7 @@ from ._import_after import import_after
 from ._library import library_path
 from .info import info
 
-__all__ = ["__version__", "backends", "decompositions", "functional", "fuse", "info", "library_path", "nn"]
+__all__ = ["__version__", "backends", "decompositions", "functional", "fuse", "info", "library_path", "memory", "nn"]
 
 # What needs a part of torch that `import torch` leaves out, and that takes longer to import than all of fastops, waits
 # for whoever imports that first.

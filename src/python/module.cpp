@@ -7,6 +7,7 @@
 #include <array>
 
 #include "backends/cpu/kernels.h"
+#include "backends/cpu/memory.h"
 #include "backends/cpu/roofs.h"
 #include "ops/activation.h"
 #include "ops/gated_mlp.h"
@@ -136,6 +137,11 @@ Tensor linear_act(const Tensor& input, const Tensor& weight, const std::optional
   return linear_act_op().call(input, weight, bias, activation, params);
 }
 
+py::tuple memory_stats() {
+  const cpu::MemoryStats stats = cpu::memory_stats();
+  return py::make_tuple(stats.limit, stats.kept, stats.reused, stats.allocated, stats.released);
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_C, m) {
@@ -143,6 +149,9 @@ PYBIND11_MODULE(_C, m) {
   m.def("cpu_capability", torch::wrap_pybind_function(cpu::capability));
   m.def("peak_flops", torch::wrap_pybind_function_no_gil(cpu::peak_flops));
   m.def("copy_bandwidth", torch::wrap_pybind_function_no_gil(cpu::copy_bandwidth));
+  m.def("memory_stats", torch::wrap_pybind_function(memory_stats));
+  m.def("set_memory_limit", torch::wrap_pybind_function_no_gil(cpu::set_memory_limit));
+  m.def("empty_memory", torch::wrap_pybind_function_no_gil(cpu::empty_memory));
   m.attr("torch_version") = TORCH_VERSION;
 #if defined(__clang__)
   m.attr("compiler") = "clang " __clang_version__;

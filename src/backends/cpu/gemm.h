@@ -4,7 +4,7 @@
 #include <c10/util/SmallVector.h>
 
 #include "backends/cpu/launch.h"
-#include "backends/cpu/workspace.h"
+#include "backends/cpu/memory.h"
 
 namespace fastops::cpu {
 

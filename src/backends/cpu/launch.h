@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "backends/cpu/kernels.h"
-#include "backends/cpu/results.h"
+#include "backends/cpu/memory.h"
 #include "ops/activation_spec.h"
 
 namespace fastops::cpu {
