@@ -8,12 +8,14 @@ The error budget, which every test uses and which stands here alone:
 * These eps count relative to the result; plus to what the result moves when x itself is off by eps, |x f'(x)|: the
   exponential of a rounded argument cannot do better; plus to `natural_scale`, the size of the terms that cancel in the
   formula, for the formulas where terms do.
-* Below the smallest normal number a result may be flushed to zero. With logistic functions that happens where exp(-x)
-  overflows, so the bound is the smallest normal number times max(1, |x|).
+* Below the smallest normal number a result may be flushed to zero, and so may a product. With logistic functions that
+  happens where exp(-x) overflows, so the bound is the smallest normal number times max(1, |x|).
 * A sum of n products is off by at most n eps/2 of the sum of their magnitudes, whatever the order of the additions. A
   sum over n rows is done in blocks: at most (2 sqrt(n) + 64) eps/2.
 * Errors of arguments go through an operation to first order; through an activation by its values at both ends of the
-  argument's interval, which holds at jumps too.
+  argument's interval, which holds at jumps too. At a kink there is no derivative of order 2 and more: what PyTorch
+  gives there is that of one side, what another formula gives may be that of the other.
+* Apple's GPUs may take a subnormal float32 for zero: there such an argument is off by as much as it is.
 
 `Approximate` applies these rules: a float64 value with its bound, computed along with it.
 """
@@ -74,6 +76,9 @@ _INTERESTING = {
 _SELU_SCALE = 1.0507009873554804934193349852946
 _SELU_ALPHA = 1.6732632423543772848170429916717
 
+# Their derivatives' tails are less than the rounding of a 16-bit output: they are had from the input there.
+LOST_IN_ROUNDING = {"elu", "selu"}
+
 # f'(x) as a function of y = f(x), for the activations whose derivative can be had from their output.
 GRADIENT_FROM_OUTPUT = {
     "identity": lambda y: torch.ones_like(y),
@@ -123,6 +128,12 @@ def output_suffices(name, params=()):
     except ValueError:
         return False
     return True
+
+
+def keeps_output(name, params=(), dtype=torch.float32):
+    """Whether autograd has the op's derivative from its output."""
+    lost = dtype.itemsize == 2 and name in LOST_IN_ROUNDING
+    return name in GRADIENT_FROM_OUTPUT and output_suffices(name, params) and not lost
 
 
 def parameter_sets(name):
@@ -186,7 +197,7 @@ def natural_scale(name, x, params, order):
     """
     size = x.abs()
     one = torch.ones_like(x)
-    if name in ("gelu", "gelu_tanh", "tanhshrink") and order == 0:
+    if name in ("gelu", "gelu_tanh") and order == 0:
         return size
     if name == "gelu_tanh":
         bounded = size.clamp(max=8)
@@ -225,7 +236,8 @@ class Approximate:
     def exact(cls, tensor):
         """The tensor itself."""
         value = tensor.detach().cpu().double()
-        return cls(value, torch.zeros_like(value), tensor.dtype)
+        flushed = (value.abs() < torch.finfo(torch.float32).smallest_normal) & (tensor.device.type == "mps")
+        return cls(value, torch.where(flushed, value.abs(), 0.0), tensor.dtype)
 
     @property
     def eps(self):
@@ -241,6 +253,8 @@ class Approximate:
     def __mul__(self, other):
         value = self.value * other.value
         error = self.value.abs() * other.error + self.error * (other.value.abs() + other.error)
+        exactly_zero = (self.value == 0) | (other.value == 0)
+        error = error + torch.where(exactly_zero, 0.0, torch.finfo(compute_dtype(self.dtype)).smallest_normal)
         return self._like(value, error + self.eps * value.abs())
 
     def __matmul__(self, other):
@@ -254,10 +268,12 @@ class Approximate:
         return self._like(self.value.T, self.error.T)
 
     def linear(self, weight, bias):
-        """self @ weight.T + bias. A 16-bit product may be rounded before the bias is added, and the sum again."""
-        product = (self @ Approximate.exact(weight).T).stored()
+        """self @ weight.T + bias, rounded once; on Apple's GPUs the product may be rounded, and then the sum."""
+        product = self @ Approximate.exact(weight).T
         if bias is None:
-            return product
+            return product.stored()
+        if weight.device.type == "mps":
+            product = product.stored()
         result = product + Approximate.exact(bias)
         # The bias may also come first: then every partial sum has it in it.
         result.error += self.value.shape[-1] * self.eps / 2 * bias.detach().cpu().double().abs()
@@ -281,26 +297,32 @@ class Approximate:
         """The activation, or its derivative of some order, here."""
         params = rounded_parameters(tuple(_keywords(name, params).values()), self.dtype)
         scale = natural_scale(name, self.value, params, order)
-        return self._apply(lambda x, count: derivatives(name, x, params, count), order, scale, 4 * (order + 1))
+        series = functools.partial(derivatives, name, params=params)
+        return self._apply(series, order, scale, 4 * (order + 1), either_side=order > 1)
 
     def gradient_from_output(self, name, params=(), order=1):
         """The derivative of order `order - 1` of f'(x) as a function of f(x), which this is."""
         if name not in GRADIENT_FROM_OUTPUT:
             raise LookupError(f"add the derivative of {name} to GRADIENT_FROM_OUTPUT in tests/reference.py")
         params = rounded_parameters(tuple(_keywords(name, params).values()), self.dtype)
-        return self._apply(lambda y, count: derivatives_from_output(name, y, params, count), order - 1, 0, 4 * order)
+        series = functools.partial(derivatives_from_output, name, params=params)
+        return self._apply(series, order - 1, 0, 4 * order, either_side=order > 1)
 
-    def _apply(self, series, order, scale, roundings):
+    def _apply(self, series, order, scale, roundings, either_side):
         x = self.value
-        result, slope = series(x, order + 1)[order:]
+        result, slope = series(x, count=order + 1)[order:]
         error = roundings * self.eps * (result.abs() + (x * slope).nan_to_num().abs() + scale)
         smallest = torch.finfo(compute_dtype(self.dtype)).smallest_normal
-        error = error + torch.where(result != 0, smallest * x.abs().clamp(min=1), 0.0)
-        if self.error.any():
+        error = error + torch.where((result != 0) | (self.error != 0), smallest * x.abs().clamp(min=1), 0.0)
+        reach = self.error
+        if either_side:
+            beside = torch.finfo(x.dtype).eps * x.abs() + torch.finfo(x.dtype).smallest_normal
+            reach = torch.where(x.isfinite(), torch.maximum(reach, beside), reach)
+        if reach.any():
             # Both ends of what x may be, and the point nearest to 0, where a derivative may differ from all around it.
-            points = [x + self.error, x - self.error, x - x.clamp(-self.error, self.error)]
-            ends = torch.stack([series(point, order)[order] for point in points])
-            error = error + (ends - result).abs().amax(0)
+            points = [x + reach, x - reach, x - x.clamp(-reach, reach)]
+            ends = torch.stack([series(point, count=order)[order] for point in points])
+            error = error + (ends - result).nan_to_num(nan=0.0).abs().amax(0)
         return self._like(result, error)
 
     def stored(self):

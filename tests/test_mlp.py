@@ -16,7 +16,7 @@ from reference import (
     ACTIVATIONS,
     Approximate,
     activation,
-    output_suffices,
+    keeps_output,
     rounded_parameters,
 )
 from strategies import draw_activation, draw_tensor, dtypes, every_dtype, features, leading_sizes, random_tensor
@@ -77,7 +77,7 @@ def apply(z, name, params):
 
 def derivative(z, name, params):
     """The activation's derivative at z, from what the op keeps: the output where that suffices."""
-    if output_suffices(name, tuple(params)):
+    if keeps_output(name, tuple(params), z.dtype):
         return apply(z, name, params).gradient_from_output(name, params)
     return z.activation(name, params, 1)
 

@@ -9,8 +9,8 @@
 // can be had from y = f(x), `gradient_from_output(g, y, p)` gives it, and the backward pass keeps y instead of x.
 //
 // Formulas are those of PyTorch's documentation (torch.nn.functional, torch.nn) unless a comment says otherwise; NaN,
-// infinities and signed zeros come out as there. Where PyTorch's vector and scalar code disagree on a NaN, its scalar
-// code is followed.
+// infinities and signed zeros come out as there. Where PyTorch's vector and scalar code disagree on a NaN, its vector
+// code is followed, which computes all but a tensor's last few elements on a CPU.
 #pragma once
 
 #include "activations/base.h"

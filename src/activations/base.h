@@ -16,7 +16,8 @@ namespace activations {
 
 // What most activations share: any parameters are valid and the derivative needs the input.
 struct ActivationBase {
-  enum { has_gradient_from_output = 0 };
+  // Whether there is gradient_from_output, and whether it is as exact as PyTorch's where the output is of 16 bits.
+  enum { has_gradient_from_output = 0, from_rounded_output = 1 };
   template <class S>
   FASTOPS_HOST_DEVICE static bool valid(Params<S>) {
     return true;

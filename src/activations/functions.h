@@ -70,10 +70,18 @@ FASTOPS_HOST_DEVICE T log1p_exp(T x) {
   return at_least(x, S(0)) + log1p(decay(x));
 }
 
-// x - tanh(x)
+// x - tanh(x). Where the two are close, the eighth convergent of tanh's continued fraction x / (1 + x^2 / (3 + x^2 / (5
+// +
+// ...))), of whose difference to x all terms have one sign: relative error 2.3e-16 at 0.7. A zero is +0, as x - x is.
 template <class T>
 FASTOPS_HOST_DEVICE T tanh_remainder(T x) {
-  return x - tanh(x);
+  using S = ScalarOf<T>;
+  const T s = x * x;
+  const T above = multiply_add(multiply_add(s + S(594), s, S(45045)), s, S(675675));
+  const T below = multiply_add(multiply_add(multiply_add(s + S(630), s, S(51975)), s, S(945945)), s, S(2027025));
+  const T near = multiply_add(x * s, above / below, x - x);
+  const T far = x - tanh(x);
+  return select(x < S(-0.7), far, select(x > S(0.7), far, near));
 }
 
 // The logistic function 1 / (1 + exp(-x)) and what it lacks to 1, 1 / (1 + exp(x)); its derivative is their product.

@@ -48,7 +48,7 @@ struct Hardtanh : ActivationBase {
   }
   template <class T, class G, class S>
   FASTOPS_HOST_DEVICE static T gradient(G g, T x, Params<S> p) {
-    return select(x <= p.first, S(0), select(x >= p.second, S(0), g));
+    return select(x > p.first, select(x < p.second, g, S(0)), S(0));
   }
 };
 
@@ -104,11 +104,11 @@ struct Softshrink : OutputActivation {
   }
   template <class T, class G, class S>
   FASTOPS_HOST_DEVICE static T gradient(G g, T x, Params<S> p) {
-    return select(x < -p.first, g, select(x <= p.first, S(0), g));
+    return select(x < -p.first, g, select(x > p.first, g, S(0)));
   }
   template <class T, class G, class S>
   FASTOPS_HOST_DEVICE static T gradient_from_output(G g, T y, Params<S>) {
-    return select(y < S(0), g, select(y <= S(0), S(0), g));
+    return select(y < S(0), g, select(y > S(0), g, S(0)));
   }
 };
 
@@ -125,7 +125,7 @@ struct Hardshrink : OutputActivation {
   }
   template <class T, class G, class S>
   FASTOPS_HOST_DEVICE static T gradient(G g, T x, Params<S> p) {
-    return select(x < -p.first, g, select(x <= p.first, S(0), g));
+    return select(x < -p.first, g, select(x > p.first, g, S(0)));
   }
   // Where a sum was rounded into the output, that may lie on lambd itself.
   template <class T, class G, class S>
@@ -152,7 +152,7 @@ struct Hardswish : ActivationBase {
   }
   template <class T, class G, class S>
   FASTOPS_HOST_DEVICE static T gradient(G g, T x, Params<S>) {
-    return select(x <= S(-3), S(0), select(x < S(3), (x + S(1.5)) * (S(1) / S(3)) * g, g));
+    return select(x <= S(-3), S(0), select(x >= S(3), g, (x + S(1.5)) * (S(1) / S(3)) * g));
   }
 };
 

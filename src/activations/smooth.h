@@ -6,8 +6,9 @@
 namespace fastops {
 namespace activations {
 
-// alpha = first
+// alpha = first. The tail of the derivative, y + alpha, is less than the rounding of a 16-bit y.
 struct ELU : OutputActivation {
+  enum { from_rounded_output = 0 };
   // A negative alpha makes positive outputs of negative inputs.
   template <class S>
   FASTOPS_HOST_DEVICE static bool output_suffices(Params<S> p) {
@@ -19,16 +20,17 @@ struct ELU : OutputActivation {
   }
   template <class T, class G, class S>
   FASTOPS_HOST_DEVICE static T gradient(G g, T x, Params<S> p) {
-    return select(x <= S(0), g * p.first * exp(x), g);
+    return select(x > S(0), g, g * p.first * exp(x));
   }
   template <class T, class G, class S>
   FASTOPS_HOST_DEVICE static T gradient_from_output(G g, T y, Params<S> p) {
-    return select(y <= S(0), g * (y + p.first), g);
+    return select(y > S(0), g, g * (y + p.first));
   }
 };
 
 // Klambauer et al., "Self-Normalizing Neural Networks", 2017: scale * ELU(x, alpha).
 struct SELU : OutputActivation {
+  enum { from_rounded_output = 0 };
   template <class S>
   FASTOPS_HOST_DEVICE static S scale() {
     return S(1.0507009873554804934193349852946);
@@ -43,11 +45,11 @@ struct SELU : OutputActivation {
   }
   template <class T, class G, class S>
   FASTOPS_HOST_DEVICE static T gradient(G g, T x, Params<S>) {
-    return select(x <= S(0), g * alpha_scale<S>() * exp(x), g * scale<S>());
+    return select(x > S(0), g * scale<S>(), g * alpha_scale<S>() * exp(x));
   }
   template <class T, class G, class S>
   FASTOPS_HOST_DEVICE static T gradient_from_output(G g, T y, Params<S>) {
-    return select(y <= S(0), g * (y + alpha_scale<S>()), g * scale<S>());
+    return select(y > S(0), g * scale<S>(), g * (y + alpha_scale<S>()));
   }
 };
 

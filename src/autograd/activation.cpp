@@ -45,7 +45,7 @@ struct AutogradLayer {
       node = make_node<ActivationNode>();
       node->set_next_edges(torch::autograd::collect_next_edges(self));
       node->spec = spec;
-      node->from_output = output_suffices(spec);
+      node->from_output = output_suffices(spec);  // a rounded output, too: it is what is left, in PyTorch as well
       if (!node->from_output) node->saved = save(self.clone());
     }
     {

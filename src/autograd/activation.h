@@ -32,7 +32,7 @@ Tensor record_functional(const ActivationSpec& spec, const Tensor& self, Redispa
     node = make_node<ActivationNode>();
     node->set_next_edges(torch::autograd::collect_next_edges(self));
     node->spec = spec;
-    node->from_output = output_suffices(spec);
+    node->from_output = output_suffices(spec, self.scalar_type());
     if (!node->from_output) node->saved = save(self);
   }
   Tensor result;

@@ -38,7 +38,7 @@ Tensor forward(c10::DispatchKeySet keys, const Tensor& self, const std::optional
   const auto node = make_node<BiasActNode>();
   node->set_next_edges(torch::autograd::collect_next_edges(self, bias));
   node->spec = spec;
-  node->from_output = output_suffices(spec);
+  node->from_output = output_suffices(spec, self.scalar_type());
   if (!node->from_output) {
     node->saved = save(self);
     node->bias = save(bias);

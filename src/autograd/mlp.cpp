@@ -47,7 +47,7 @@ struct MlpNode : OpNode<MlpNode> {
   // nothing of it is wanted.
   Kept forward_again(const Tensor& x, at::TensorList all_weights, const OptionalTensors& all_biases) const {
     const at::AutoGradMode no_grad(false);
-    const bool whole = needs_output || !output_suffices(output_activation);
+    const bool whole = needs_output || !output_suffices(output_activation, x.scalar_type());
     const size_t layers = all_weights.size() - (whole ? 0 : 1);
     if (layers == 0) return {};
     OptionalTensors some_biases;
@@ -55,7 +55,7 @@ struct MlpNode : OpNode<MlpNode> {
     const ActivationSpec& last = whole ? output_activation : activation;
     auto [out, hidden] = mlp_forward_op().call(x, all_weights.slice(0, layers), some_biases, info(activation.id).name,
                                                info(last.id).name, parameters(activation), parameters(last));
-    if (!whole && output_suffices(activation)) hidden.push_back(std::move(out));
+    if (!whole && output_suffices(activation, x.scalar_type())) hidden.push_back(std::move(out));
     return {needs_output ? std::optional(std::move(out)) : std::nullopt, std::move(hidden)};
   }
 };

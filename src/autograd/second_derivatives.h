@@ -47,7 +47,7 @@ inline Tensor bias_gradient(const Tensor& grad) { return grad.defined() ? as_mat
 struct Point {
   Point(const ActivationSpec& spec, const Tensor& z)
       : activation(spec),
-        from_output(output_suffices(spec)),
+        from_output(output_suffices(spec, z.scalar_type())),
         value(spec.id == Activation::identity ? z : bias_act(z, std::nullopt, spec)),
         at(from_output ? value : z) {}
 

@@ -78,4 +78,10 @@ bool output_suffices(const ActivationSpec& spec) {
   return visit(spec.id, [&](auto activation) { return decltype(activation)::output_suffices(spec.params()); });
 }
 
+bool output_suffices(const ActivationSpec& spec, c10::ScalarType dtype) {
+  const bool rounded = c10::elementSize(dtype) == 2;
+  return output_suffices(spec) &&
+         visit(spec.id, [&](auto activation) { return decltype(activation)::from_rounded_output || !rounded; });
+}
+
 }  // namespace fastops

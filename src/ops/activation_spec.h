@@ -1,6 +1,7 @@
 // An activation with its parameters, as ops receive them (a name and numbers) and as kernels want them.
 #pragma once
 
+#include <c10/core/ScalarType.h>
 #include <c10/util/ArrayRef.h>
 #include <c10/util/Exception.h>
 
@@ -50,8 +51,9 @@ inline c10::ArrayRef<double> parameters(const ActivationSpec& spec) {
   return {spec.values.data(), info(spec.id).parameters.size()};
 }
 
-// Whether the derivative can be had from the output.
+// Whether the derivative can be had from the output; and whether it is also as exact where that has this dtype.
 FASTOPS_API bool output_suffices(const ActivationSpec& spec);
+FASTOPS_API bool output_suffices(const ActivationSpec& spec, c10::ScalarType dtype);
 
 // Calls f(A()) with the struct A of the activation.
 template <class F>

@@ -117,7 +117,7 @@ Tensor composite_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved) {
     const ActivationSpec& activation = mlp.activation_of(i);
     const Tensor z = linear(h, mlp.weights[i], mlp.biases[i], mlp.ensemble);
     h = activation.id == Activation::identity ? z : bias_act(z, std::nullopt, activation);
-    if (saved && mlp.saves(i)) saved->push_back(output_suffices(activation) ? h : z);
+    if (saved && mlp.saves(i)) saved->push_back(mlp.saves_output(i) ? h : z);
   }
   return h;
 }
@@ -170,7 +170,7 @@ std::vector<Tensor> layered_mlp_backward(const MlpArguments& mlp, const Tensor& 
   // The step of a layer; for an ensemble the sums are those of each network.
   const auto step_back = [&](const Tensor& grad, size_t layer, LayerSteps::Wanted wanted, bool disposable) {
     const ActivationSpec& activation = mlp.activation_of(layer);
-    const bool from_output = output_suffices(activation);
+    const bool from_output = mlp.saves_output(layer);
     const Tensor at = as_matrix(layer < saved.size() ? saved[layer] : *output, mlp.ensemble);
     if (!mlp.ensemble || !wanted.bias_grad) {
       return steps.backward(grad, at, activation, from_output, wanted, disposable);
@@ -222,7 +222,7 @@ Tensor layered_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved, const La
   for (size_t i = 0; i < mlp.layers(); ++i) {
     const ActivationSpec& activation = mlp.activation_of(i);
     const bool saves = saved && mlp.saves(i);
-    const bool saves_z = saves && !output_suffices(activation);
+    const bool saves_z = saves && !mlp.saves_output(i);
     auto layer = steps.forward(h, mlp.weights[i], mlp.biases[i], activation, saves_z);
     h = std::move(layer.y);
     if (saves) saved->push_back(with_leading_dims(saves_z ? layer.z : h, mlp.input));

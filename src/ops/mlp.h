@@ -75,12 +75,12 @@ struct MlpArguments {
   const ActivationSpec& activation_of(size_t layer) const {
     return layer + 1 < layers() ? activation : output_activation;
   }
+  // Whether the derivative of a layer's activation is had from its output, which is then what is saved.
+  bool saves_output(size_t layer) const { return output_suffices(activation_of(layer), input.scalar_type()); }
   // Whether mlp_forward saves a tensor for this layer. All but the last do.
-  bool saves(size_t layer) const { return layer + 1 < layers() || !output_suffices(output_activation); }
+  bool saves(size_t layer) const { return layer + 1 < layers() || !saves_output(layer); }
   // Whether the derivative of the last layer takes the output itself.
-  bool needs_output() const {
-    return output_activation.id != Activation::identity && output_suffices(output_activation);
-  }
+  bool needs_output() const { return output_activation.id != Activation::identity && saves_output(layers() - 1); }
 };
 FASTOPS_API MlpArguments check_mlp(std::string_view op, const Tensor& input, at::TensorList weights,
                                    const OptionalTensors& biases, std::string_view activation,

@@ -62,7 +62,7 @@ class Forward : Layers {
       to = {layers_[i].bias_data(), {}, {}, {}, params_of(i)};
       if (last) to.post = rows_of(output, row);
       if (!last) to.next = hidden[i];
-      if (keep) (output_suffices(mlp_.activation_of(i)) ? to.post : to.pre) = rows_of((*saved)[i], row);
+      if (keep) (mlp_.saves_output(i) ? to.post : to.pre) = rows_of((*saved)[i], row);
       Stage stage;
       stage.products.push_back(products[i]);
       stage.products[0].a = a;
@@ -169,12 +169,12 @@ class Backward : Layers {
 
   Epilogue through_activation(size_t layer, int64_t row, LayerBackwardArguments& arguments) const {
     arguments = {saved_[layer].from(row), dz_[layer], params_of(layer)};
-    const bool from_output = output_suffices(mlp_.activation_of(layer));
+    const bool from_output = mlp_.saves_output(layer);
     return {from_output ? kernels_of(layer).layer_backward_from_output : kernels_of(layer).layer_backward, &arguments};
   }
 
   ParameterGradients parameter_gradients(size_t layer, ConstRows dz, int64_t row) const {
-    const bool as_input = layer == 0 || output_suffices(mlp_.activation);
+    const bool as_input = layer == 0 || mlp_.saves_output(layer - 1);
     const Panels input{as_input ? gemm_kernels(dtype_).pack : kernels_of(layer - 1).pack_activated,
                        {layer == 0 ? input_.tensor().from(row) : saved_[layer - 1].from(row),
                         {},

@@ -38,7 +38,7 @@ SmallMlp arguments_of(const MlpArguments& mlp) {
     layer.out_features = weight.size(0);
     layer.activation = mlp.activation_of(i).id;
     layer.params = mlp.activation_of(i).params();
-    layer.keeps_output = output_suffices(mlp.activation_of(i));
+    layer.keeps_output = mlp.saves_output(i);
   }
   return small;
 }

@@ -22,7 +22,7 @@ Tensor run_forward(const MlpArguments& mlp, std::vector<Tensor>* saved) {
     const ActivationSpec& activation = mlp.activation_of(i);
     const Tensor& weight = mlp.weights[i];
     const Tensor& bias = mlp.biases[i];
-    const bool saves_output = saved && mlp.saves(i) && output_suffices(activation);
+    const bool saves_output = saved && mlp.saves(i) && mlp.saves_output(i);
     const bool saves_input = saved && mlp.saves(i) && !saves_output;
     const bool fused = use_linear_act(weight);
     const Tensor z = fused ? at::empty({h.size(0), weight.size(0)}, h.options()) : at::mm(h, weight.t());
