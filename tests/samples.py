@@ -46,9 +46,9 @@ class Sample:
         name, _, overload = self.op.partition(".")
         return getattr(getattr(torch.ops.fastops, name), overload or "default")
 
-    def tensors(self, device: Any, requires_grad: bool = False) -> list[Tensor]:
-        """Tensors of the widest dtype, the same in every call, evenly spread over [-scale, scale] in random order."""
-        generator = torch.Generator().manual_seed(zlib.crc32(str(self).encode()))
+    def tensors(self, device: Any, requires_grad: bool = False, draw: int = 0) -> list[Tensor]:
+        """Tensors of the widest dtype, evenly spread over [-scale, scale] in random order, the same for each draw."""
+        generator = torch.Generator().manual_seed(zlib.crc32(str(self).encode()) + draw)
         made = []
         for shape in self.shapes:
             count = torch.Size(shape).numel()

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/addmm.h>
 #include <ATen/ops/baddbmm.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/linear.h>
@@ -63,6 +64,19 @@ inline at::Tensor with_leading_dims(const at::Tensor& matrix, const at::Tensor& 
 // a @ b, where each may have the dimension of an ensemble in front.
 inline at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
   return a.dim() == 2 && b.dim() == 2 ? at::mm(a, b) : at::matmul(a, b);
+}
+
+// Whether a bias is for PyTorch's product to add: a 16-bit product would be rounded before the bias is added to it, and
+// the sum once more.
+inline bool adds_bias_in_product(const at::Tensor& input) { return input.element_size() == 2; }
+
+// x @ weight.T of matrices, and the bias if that is still to be added; `bias` may be undefined.
+struct Projection {
+  at::Tensor product, bias;
+};
+inline Projection project(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  if (bias.defined() && adds_bias_in_product(x)) return {at::addmm(bias, x, weight.t()), {}};
+  return {at::mm(x, weight.t()), bias};
 }
 
 // input @ weight.T + bias; bias may be undefined.

@@ -131,8 +131,8 @@ LayerSteps::Forward forward_step(const Tensor& x, const Tensor& weight, const Te
     Tensor y = f.id == Activation::identity ? z : bias_act(z, std::nullopt, f);
     return {std::move(z), std::move(y)};
   }
-  Tensor z = at::mm(x, weight.t());
-  bias_act_out(z, bias, f, z);
+  auto [z, rest] = project(x, weight, bias);
+  bias_act_out(z, rest, f, z);
   return {{}, std::move(z)};
 }
 

@@ -10,6 +10,7 @@
 #include "ops/activation.h"
 #include "ops/bias_act.h"
 #include "ops/checks.h"
+#include "ops/matrix.h"
 
 namespace fastops::cpu {
 namespace {
@@ -137,9 +138,7 @@ LayerSteps::Forward forward_step(const Tensor& x, const Tensor& weight, const Te
     const Tensor z = linear(x, weight, bias);
     return {z, z};
   }
-  // The sum of a 16-bit product and a bias would be rounded twice: addmm rounds it once.
-  const bool is_rounded = x.scalar_type() != at::kFloat && x.scalar_type() != at::kDouble;
-  if (!bias.defined() || (keeps_z && is_rounded)) {
+  if (!bias.defined() || adds_bias_in_product(x)) {
     const Tensor z = linear(x, weight, bias);
     Tensor y = keeps_z ? empty_result_like(z) : z;
     return {z, plain_activation_out(f, z, y)};

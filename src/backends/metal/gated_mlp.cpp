@@ -2,7 +2,6 @@
 #include "ops/gated_mlp.h"
 
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/mm.h>
 #include <torch/library.h>
 
 #include "backends/metal/bias_act.h"
@@ -16,15 +15,12 @@ namespace {
 // The output, and gate and up if `saves`.
 std::tuple<Tensor, Tensor, Tensor> run_forward(const GatedMlpArguments& mlp, bool saves) {
   const Tensor input = as_matrix(mlp.input);
-  const Tensor gate = at::mm(input, mlp.gate_weight.t());
-  const Tensor up = at::mm(input, mlp.up_weight.t());
-  const Tensor& gate_bias = value_or_undefined(mlp.gate_bias);
-  const Tensor& up_bias = value_or_undefined(mlp.up_bias);
+  const auto [gate, gate_bias] = project(input, mlp.gate_weight, value_or_undefined(mlp.gate_bias));
+  const auto [up, up_bias] = project(input, mlp.up_weight, value_or_undefined(mlp.up_bias));
   const Tensor hidden = saves ? at::empty_like(gate) : gate;
   activate_and_multiply(mlp.activation, gate, up, gate_bias, up_bias,
                         saves && (gate_bias.defined() || up_bias.defined()), hidden);
-  const Tensor output = at::mm(hidden, mlp.down_weight.t());
-  const Tensor& down_bias = value_or_undefined(mlp.down_bias);
+  const auto [output, down_bias] = project(hidden, mlp.down_weight, value_or_undefined(mlp.down_bias));
   if (down_bias.defined()) add_bias_and_activate({Activation::identity, {}}, output, down_bias, {}, output);
   return {with_leading_dims(output, mlp.input), with_leading_dims(gate, mlp.input), with_leading_dims(up, mlp.input)};
 }

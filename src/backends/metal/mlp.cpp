@@ -1,12 +1,10 @@
 // mlp and linear_act as PyTorch's matrix products with one kernel after each.
 //
-// The products are of matrices and without bias: PyTorch's linear with a bias has been wrong on some Macs, for some
-// shapes.
+// The products are of matrices, never PyTorch's linear, which has been wrong with a bias on some Macs, for some shapes.
 #include "ops/mlp.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/mm.h>
 #include <torch/library.h>
 
 #include "backends/metal/bias_act.h"
@@ -21,11 +19,11 @@ Tensor run_forward(const MlpArguments& mlp, std::vector<Tensor>* saved) {
   for (size_t i = 0; i < mlp.layers(); ++i) {
     const ActivationSpec& activation = mlp.activation_of(i);
     const Tensor& weight = mlp.weights[i];
-    const Tensor& bias = mlp.biases[i];
     const bool saves_output = saved && mlp.saves(i) && mlp.saves_output(i);
     const bool saves_input = saved && mlp.saves(i) && !saves_output;
     const bool fused = use_linear_act(weight);
-    const Tensor z = fused ? at::empty({h.size(0), weight.size(0)}, h.options()) : at::mm(h, weight.t());
+    const auto [z, bias] = fused ? Projection{at::empty({h.size(0), weight.size(0)}, h.options()), mlp.biases[i]}
+                                 : project(h, weight, mlp.biases[i]);
     const Tensor y = saves_input ? at::empty_like(z) : z;
     if (fused) {
       linear_and_activate(activation, h, weight, bias, saves_input ? z : Tensor(), y);
