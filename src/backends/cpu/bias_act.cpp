@@ -15,17 +15,42 @@
 namespace fastops::cpu {
 namespace {
 
+// Rows of few columns, of which there are many side by side, are taken so many at a time as one: alone, each would take
+// a vector for itself.
+int64_t rows_at_once(c10::ArrayRef<const RowView*> views) {
+  constexpr int64_t wide = 64;
+  const int64_t columns = views[0]->columns();
+  if (columns == 0 || columns > wide / 4 || views[0]->rows() * columns < 64 * wide) return 1;
+  for (const RowView* view : views) {
+    if (view->from(0).stride != columns) return 1;
+  }
+  return wide / columns;
+}
+
+template <class AnyRows>
+AnyRows joined(AnyRows rows, int64_t count) {
+  return {rows.data, rows.stride * count};
+}
+
 // z = x + bias and y = f(z); z may be undefined, and each of them may be x. Their rows must be contiguous.
 void forward_into(const ActivationSpec& spec, const Tensor& x, const Tensor& bias, const Tensor& z, const Tensor& y) {
   const auto kernel = kernels_for(spec, x).bias_forward;
   const RowView x_rows(x);
   const RowView y_rows(y);
   const auto z_rows = z.defined() ? std::optional<RowView>(z) : std::nullopt;
-  const Tensor bias_row = bias.contiguous();
-  share_rows(x_rows.rows(), x_rows.columns(), [&](int64_t begin, int64_t end) {
-    kernel(x_rows.from(begin), bias_row.const_data_ptr(), z_rows ? z_rows->from_mutable(begin) : Rows{nullptr, 0},
-           y_rows.from_mutable(begin), end - begin, x_rows.columns(), spec.params());
-  });
+  const int64_t rows = x_rows.rows();
+  const int64_t columns = x_rows.columns();
+  const int64_t at_once = rows_at_once({&x_rows, &y_rows, z_rows ? &*z_rows : &x_rows});
+  const Tensor bias_row = at_once > 1 ? bias.repeat({at_once}) : bias.contiguous();
+  const auto run = [&](int64_t begin, int64_t end, int64_t count) {
+    kernel(joined(x_rows.from(begin), count), bias_row.const_data_ptr(),
+           z_rows ? joined(z_rows->from_mutable(begin), count) : Rows{nullptr, 0},
+           joined(y_rows.from_mutable(begin), count), (end - begin) / count, columns * count, spec.params());
+  };
+  const int64_t whole = rows / at_once;
+  share_rows(whole, columns * at_once,
+             [&](int64_t begin, int64_t end) { run(begin * at_once, end * at_once, at_once); });
+  if (whole * at_once < rows) run(whole * at_once, rows, 1);
 }
 
 Tensor forward(const Tensor& self, const std::optional<Tensor>& bias, std::string_view activation,
@@ -74,10 +99,13 @@ LayerSteps::Backward backward_of(const ActivationSpec& spec, const Tensor& grad,
   const auto kernel = from_output ? table.bias_backward_from_output : table.bias_backward;
   const RowView grad_rows(grad);
   const RowView saved_rows(saved);
-  const int64_t rows = saved_rows.rows();
-  const int64_t columns = saved_rows.columns();
+  const int64_t all_rows = saved_rows.rows();
+  const int64_t at_once = rows_at_once({&grad_rows, &saved_rows});
+  const int64_t rows = all_rows / at_once;
+  const int64_t columns = saved_rows.columns() * at_once;
+  const bool has_rest = rows * at_once < all_rows;
   const bool add_bias = !from_output && bias && bias->defined();
-  const Tensor bias_row = add_bias ? bias->contiguous() : Tensor();
+  const Tensor bias_row = !add_bias ? Tensor() : at_once > 1 ? bias->repeat({at_once}) : bias->contiguous();
 
   const auto empty = [&] { return empty_result(saved.sizes(), saved); };
   LayerSteps::Backward results;
@@ -88,26 +116,34 @@ LayerSteps::Backward backward_of(const ActivationSpec& spec, const Tensor& grad,
   const int64_t blocks = std::max<int64_t>(1, (rows + block_rows - 1) / block_rows);
   const auto sum_type = saved.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   Tensor sums;
-  if (wanted.bias_grad) sums = at::empty({blocks, columns}, saved.options().dtype(sum_type));
+  if (wanted.bias_grad) sums = at::empty({blocks + has_rest, columns}, saved.options().dtype(sum_type));
+  if (wanted.bias_grad && has_rest) sums.select(0, blocks).zero_();
 
+  // Rows from `begin` to `end`, `count` of them at a time, with their sums in a place of their own.
+  const auto run = [&](int64_t begin, int64_t end, int64_t count, int64_t place) {
+    const int64_t width = columns / at_once * count;
+    const auto rows_of = [&](const Tensor& result) {
+      return result.defined() && columns > 0
+                 ? Rows{byte_data(result) + begin * (columns / at_once) * saved.element_size(), width}
+                 : Rows{nullptr, 0};
+    };
+    void* row_sums = wanted.bias_grad ? byte_data(sums) + place * columns * sums.element_size() : nullptr;
+    kernel(joined(grad_rows.from(begin), count), joined(saved_rows.from(begin), count),
+           add_bias ? bias_row.const_data_ptr() : nullptr, rows_of(results.grad), row_sums,
+           from_output ? Rows{nullptr, 0} : rows_of(results.y), (end - begin) / count, width, spec.params());
+  };
   share(blocks, 1, [&](int64_t first, int64_t last) {
     for (int64_t block = first; block < last; ++block) {
-      const int64_t begin = block * block_rows;
-      const int64_t end = std::min(rows, begin + block_rows);
-      const auto rows_of = [&](const Tensor& result) {
-        return result.defined() && columns > 0
-                   ? Rows{byte_data(result) + begin * columns * saved.element_size(), columns}
-                   : Rows{nullptr, 0};
-      };
-      void* block_sums = wanted.bias_grad ? byte_data(sums) + block * columns * sums.element_size() : nullptr;
-      kernel(grad_rows.from(begin), saved_rows.from(begin), add_bias ? bias_row.const_data_ptr() : nullptr,
-             rows_of(results.grad), block_sums, from_output ? Rows{nullptr, 0} : rows_of(results.y), end - begin,
-             columns, spec.params());
+      const int64_t end = std::min(rows, (block + 1) * block_rows);
+      run(block * block_rows * at_once, end * at_once, at_once, block);
     }
   });
+  if (has_rest) run(rows * at_once, all_rows, 1, blocks);
   if (wanted.bias_grad) {
-    const Tensor total =
-        sum_type == at::kDouble ? add_blocks<double>(sums, blocks, columns) : add_blocks<float>(sums, blocks, columns);
+    const int64_t places = blocks + has_rest;
+    Tensor total =
+        sum_type == at::kDouble ? add_blocks<double>(sums, places, columns) : add_blocks<float>(sums, places, columns);
+    if (at_once > 1) total = total.view({at_once, columns / at_once}).sum(0);
     results.bias_grad = blocks == 1 || sum_type != saved.scalar_type() ? total.to(saved.scalar_type()) : total.clone();
   }
   return results;

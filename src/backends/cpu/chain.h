@@ -20,8 +20,16 @@ inline int64_t element_count(at::TensorList tensors) {
   return elements;
 }
 
+// The elements of the weights with as many rows and columns as vectors of 16 numbers make of them.
+inline int64_t padded_count(at::TensorList weights) {
+  const auto padded = [](int64_t features) { return (features + 15) / 16 * 16; };
+  int64_t elements = 0;
+  for (const at::Tensor& weight : weights) elements += padded(weight.size(0)) * padded(weight.size(1));
+  return elements;
+}
+
 inline bool use_gemm(const at::Tensor& input, at::TensorList weights, Pass pass) {
-  return use_gemm(dtype_of(input), row_count(input), element_count(weights), pass);
+  return use_gemm(dtype_of(input), row_count(input), element_count(weights), padded_count(weights), pass);
 }
 
 // The left-hand matrix of a chain's first product: a tensor itself, or a copy of it in the type that is computed with

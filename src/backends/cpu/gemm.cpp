@@ -112,7 +112,7 @@ Products wanted_products() {
 
 }  // namespace
 
-bool use_gemm(Dtype dtype, int64_t rows, int64_t weights, Pass pass) {
+bool use_gemm(Dtype dtype, int64_t rows, int64_t weights, int64_t padded, Pass pass) {
   const Products wanted = wanted_products();
   if (wanted != Products::fastest) return wanted == Products::own;
   if (!gemm_kernels(dtype).multiply) return false;
@@ -120,6 +120,8 @@ bool use_gemm(Dtype dtype, int64_t rows, int64_t weights, Pass pass) {
   // PyTorch's oneDNN uses the instructions for 16-bit numbers.
   if (dtype == Dtype::bfloat16) return !cpu.has_bfloat16;
   if (dtype == Dtype::float16) return !cpu.has_float16;
+  // Layers from or to very few features leave most of each vector unused; PyTorch's product with a vector does not.
+  if (rows >= 4096 && 12 * weights < padded) return false;
   // On its own CPUs, Intel's MKL takes the weights of few rows without packing them, and reaches 90% of the peak with
   // large ones and in the backward pass, which packs everything twice here; elsewhere it does not.
   constexpr int64_t small_weights = 32 * 1024;
