@@ -7,7 +7,7 @@ The error budget, which every test uses and which stands here alone:
   derivative of order k multiplies the number of operations by about k + 1: 4 (k + 1) eps.
 * These eps count relative to the result; plus to what the result moves when x itself is off by eps, |x f'(x)|: the
   exponential of a rounded argument cannot do better; plus to `natural_scale`, the size of the terms that cancel in the
-  formula, for the formulas where terms do.
+  formula, for the formulas where terms do. Where none do in the tails, `Approximate.tail` leaves that out.
 * Below the smallest normal number a result may be flushed to zero, and so may a product. With logistic functions that
   happens where exp(-x) overflows, so the bound is the smallest normal number times max(1, |x|).
 * A sum of n products is off by at most n eps/2 of the sum of their magnitudes, whatever the order of the additions. A
@@ -59,6 +59,9 @@ _WHOLE_TAILS = {
     "hardswish": lambda x: x * ((F.hardtanh(x, -3, 3) + 3) / 6),
     "sigmoid": lambda x: torch.where(x > 0, 1 - torch.sigmoid(-x), torch.sigmoid(x)),
 }
+
+# Activations whose terms cancel near 0 but not in their tails, where the value or the derivative approaches 0.
+WITH_TAILS = ["gelu", "gelu_tanh", "quick_gelu", "silu", "mish", "sigmoid"]
 
 # Not one function of PyTorch but several: the zeros' signs and the infinities in their gradients are the composition's.
 COMPOSED = {"quick_gelu", "relu_squared", "tanhshrink"}
@@ -299,6 +302,11 @@ class Approximate:
         scale = natural_scale(name, self.value, params, order)
         series = functools.partial(derivatives, name, params=params)
         return self._apply(series, order, scale, 4 * (order + 1), either_side=order > 1)
+
+    def tail(self, name, order=0):
+        """`activation` of one of WITH_TAILS where |x| is 2 or more: within a bound that is relative."""
+        formula = formulas(name)[-1]
+        return self._apply(lambda x, count: differentiate(formula, x, count), order, 0, 4 * (order + 1))
 
     def gradient_from_output(self, name, params=(), order=1):
         """The derivative of order `order - 1` of f'(x) as a function of f(x), which this is."""

@@ -13,6 +13,7 @@ from reference import (
     ACTIVATIONS,
     COMPOSED,
     GRADIENT_FROM_OUTPUT,
+    WITH_TAILS,
     Approximate,
     activation,
     compute_dtype,
@@ -24,6 +25,7 @@ from reference import (
     parameter_sets,
 )
 from strategies import (
+    DEVICE,
     DTYPES,
     LENGTHS,
     dtypes,
@@ -180,6 +182,22 @@ def test_every_sixteen_bit_value(name, device, dtype):
     exact.activation(name).stored().assert_holds(forward(name, x), name)
     derivative = activation_backward(torch.ones_like(x), x, name)
     exact.activation(name, order=1).stored().assert_holds(derivative, f"{name}, derivative")
+
+
+@pytest.mark.skipif(DEVICE not in ("cpu", "cuda"), reason="other kernels, and PyTorch's, add erf to 1")
+@pytest.mark.parametrize("name", WITH_TAILS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=lambda dtype: str(dtype)[6:])
+def test_tails(name, device, dtype):
+    """Far from 0, where values and derivatives may be small, they are as exact for their size as elsewhere.
+
+    What is computed in float64 adds erf to 1, as PyTorch does.
+    """
+    sizes = torch.logspace(math.log10(2), 2, 2001, dtype=torch.float64)
+    x = torch.cat([sizes, -sizes]).to(dtype).to(device)
+    exact = Approximate.exact(x)
+    exact.tail(name).stored().assert_holds(forward(name, x), name)
+    derivative = activation_backward(torch.ones_like(x), x, name)
+    exact.tail(name, order=1).stored().assert_holds(derivative, f"{name}, derivative")
 
 
 # ---- special values ----

@@ -305,6 +305,20 @@ def test_many_rows(device, dtype, output):
         grad.assert_holds(result, output)
 
 
+@every_dtype
+@pytest.mark.parametrize("sizes", [(5, 7), (5, 7, 3)])
+def test_many_rows_of_data(device, dtype, sizes):
+    """The same without a gradient of the input: GPUs' kernels then come to their next rows without a product between.
+
+    They have 4096 rows in hand at once.
+    """
+    network = plain_network(5000, *sizes, dtype=dtype, device=device, output="gelu")
+    parameters = [leaf.requires_grad_() for leaf in network.leaves[1:]]
+    results = torch.autograd.grad(ops.mlp(*network.arguments), parameters, network.grad)
+    for result, grad in zip(results, expected_network(network)[1][1:], strict=True):
+        grad.assert_holds(result)
+
+
 def plain_network(rows, *sizes, dtype, device, output="identity"):
     """A GELU network of these sizes."""
     layers = list(itertools.pairwise(sizes))

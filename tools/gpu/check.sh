@@ -54,7 +54,9 @@ tests() { "$out/venv/bin/python" -m pytest -n auto -q "${@/#/tests/test_}"; }
 # graphs), several processes, and tensors that are too large for the emulator.
 echo "=== tests in the emulator (after $SECONDS s)"
 tests {activation,bias_act,gated_act,mlp,gated_mlp,autograd,autograd_in_place,autograd_tools,functorch,opcheck}.py \
-  {opinfo,mixed_precision,errors,errors_writing,nn,nn_layers,nn_modes,from_sequential,introspection,compile}.py
+  {opinfo,mixed_precision,errors,errors_writing,nn,nn_layers,nn_modes,from_sequential,introspection,compile}.py \
+  far_apart.py
+FASTOPS_EMULATOR_BLOCKS=ends "$out/venv/bin/python" -m pytest -q tests/test_far_apart.py -k test_ends
 
 # Without the tests of the CPU's threads, those of the largest tensors, and those of other activations.
 export PYTEST_ADDOPTS="-k 'not (threads or 20000-67 or test_blocks or is_glu or sum_backward or functions_are_the_ops)'"
@@ -66,7 +68,7 @@ sanitized() {
   FASTOPS_EMULATOR_GPU=$1 FASTOPS_EMULATOR_ORDER=$2 LD_PRELOAD=$preload \
     "$out/venv/bin/python" -m pytest -n auto -q "${@:3}"
 }
-sanitized gfx90a forward tests/test_{activation,bias_act,gated_act,mlp,gated_mlp}.py
+sanitized gfx90a forward tests/test_{activation,bias_act,gated_act,mlp,gated_mlp,far_apart}.py
 sanitized gfx1100 reverse tests/test_{bias_act,mlp,gated_mlp}.py # whose kernels have barriers
 for gpu in gfx942 gfx1201 sm_90 none; do sanitized "$gpu" forward tests/test_mlp.py -k "float16 and small"; done
 echo "=== GPU check passed (after $SECONDS s)"

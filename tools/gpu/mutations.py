@@ -42,6 +42,7 @@ class Group(NamedTuple):
     tests: str  # a file, and pytest's -k
     mutations: list[Mutation]
     gpu: str = "none"  # whose matrix cores there are
+    blocks: str = "all"  # or "ends": which blocks the emulator runs
 
 
 UNBROKEN = Mutation("the kernels as they are", "transform.h", "", "")  # which must pass
@@ -49,6 +50,8 @@ BARRIER = "__syncthreads();\n"
 COLUMN = "if (column < columns) {\n    P"
 LOAD = "load_panel(layer);\n"
 SUM_ROW = "sum_row(int lane, int e) { return 4 * (lane / 16) + e;"
+INDEX = "row * row_stride + column * column_stride"
+TAIL = "::erfcf(x.v * -0.70710678118654752440f)"
 END = "begin + block_rows < rows ? begin + block_rows : rows"
 
 WRONG = [
@@ -73,6 +76,32 @@ WRONG = [
         [
             Mutation("a NaN rounded to infinity", "number.h", "nan ? (bits >> 16) | 0x40u : ", "!nan ? 0 : "),
         ],
+    ),
+    Group(
+        "activation.hip",
+        "test_activation: test_tails",
+        [
+            Mutation("GELU's tail cancels", "number.h", TAIL, "(1.0f + ::erff(x.v * 0.70710678118654752440f))"),
+        ],
+    ),
+    Group(
+        "activation.hip",
+        "test_far_apart: test_activation",
+        [
+            Mutation("indices of 32 bits", "transform.h", f"(data + {INDEX}", f"(data + int({INDEX})"),
+            Mutation("indices of 32 bits, unsigned", "transform.h", f"(data + {INDEX}", f"(data + unsigned({INDEX})"),
+            Mutation("strides of the rows of 32 bits", "transform.h", "int64_t row_stride;", "int row_stride;"),
+            Mutation("strides of the columns of 32 bits", "transform.h", "int64_t column_stride;", "int column_stride;"),
+        ],
+    ),
+    Group(
+        "activation.hip",
+        "test_far_apart: test_ends",
+        [
+            Mutation("rows of 32 bits", "transform.h", "const int64_t row = (", "const int row = ("),
+            Mutation("columns of 32 bits", "transform.h", "piece * width);", "int(piece * width));"),
+        ],
+        blocks="ends",
     ),
     Group(
         "activation_backward.hip",
@@ -110,7 +139,7 @@ WRONG = [
     ),
     Group(
         "small_mlp.hip",
-        "test_mlp: mlp_forward or mlp_backward or test_many_rows and gelu",
+        "test_mlp: mlp_forward or mlp_backward or test_many_rows and not data and gelu",
         [
             Mutation("no barrier after loading", "tile.h", f"      {BARRIER}      products.", "      products."),
             Mutation("no barrier after products", "tile.h", f"size, width);\n      {BARRIER}", "size, width);\n"),
@@ -122,6 +151,16 @@ WRONG = [
             Mutation("the next element", "tile.h", "f(row, column, sum[i][j])", "f(row, column + 1, sum[i][j])"),
             Mutation("elements outside of the tile", "tile.h", "row < height && column < width", "row < height"),
         ],
+    ),
+    Group(
+        "small_mlp.hip",
+        "test_mlp: test_many_rows_of_data",
+        [Mutation("no barrier after sums", "small_mlp.hip", f"      {BARRIER}    }}\n  }});", "    }\n  });")],
+    ),
+    Group(
+        "small_mlp.hip",
+        "test_far_apart: test_mlp",
+        [Mutation("elements of 32 bits", "transform.h", f"data[{INDEX}]", f"data[int({INDEX})]")],
     ),
     Group(
         "small_mlp.hip",
@@ -237,20 +276,21 @@ def preloaded(library: Path) -> str:
     )
 
 
-def passes(library: Path, tests: str, gpu: str, order: str) -> bool:
+def passes(library: Path, group: Group, order: str) -> bool:
     """Whether the tests pass with the kernels of the library."""
     environment = os.environ | {
         "ASAN_OPTIONS": "detect_leaks=0",
         "CI": "true",  # the same examples on every run
         "FASTOPS_CPU_CAPABILITY": "default",
-        "FASTOPS_EMULATOR_GPU": gpu,
+        "FASTOPS_EMULATOR_BLOCKS": group.blocks,
+        "FASTOPS_EMULATOR_GPU": group.gpu,
         "FASTOPS_EMULATOR_ORDER": order,
         "FASTOPS_TEST_PROFILE": "quick",
         "LD_PRELOAD": preloaded(library),
         "PYTEST_PLUGINS": "few_activations",
         "PYTHONPATH": str(Path(__file__).parent),
     }
-    file, chosen = tests.split(": ")
+    file, chosen = group.tests.split(": ")
     command = f"{OUT / 'venv/bin/python'} -m pytest -x -q -p no:cacheprovider tests/{file}.py -k".split()
     done = subprocess.run([*command, chosen], cwd=ROOT, env=environment, capture_output=True, text=True)
     if done.returncode > 1:
@@ -258,11 +298,11 @@ def passes(library: Path, tests: str, gpu: str, order: str) -> bool:
     return done.returncode == 0
 
 
-def is_wrong(source: str, tests: str, gpu: str, mutation: Mutation) -> bool:
+def is_wrong(group: Group, mutation: Mutation) -> bool:
     """Whether the tests notice it, with the threads in one order or in the other."""
     with tempfile.TemporaryDirectory() as directory:
-        library = sanitized(source, mutated(mutation, Path(directory)), Path(directory))
-        return not all(passes(library, tests, gpu, order) for order in ("forward", "reverse"))
+        library = sanitized(group.source, mutated(mutation, Path(directory)), Path(directory))
+        return not all(passes(library, group, order) for order in ("forward", "reverse"))
 
 
 def is_slow(source: str, gpu: str, fault: str, mutation: Mutation) -> bool:
@@ -282,7 +322,7 @@ def main() -> None:
     wrong = []
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         jobs = {
-            f"{group.source}, {group.gpu}, {mutation.name}": (is_wrong, group.source, group.tests, group.gpu, mutation)
+            f"{group.source}, {group.gpu}, {group.tests}: {mutation.name}": (is_wrong, group, mutation)
             for group in WRONG
             for mutation in [UNBROKEN, *group.mutations]
         } | {
