@@ -1,9 +1,9 @@
 """Compiles the GPU kernels for several GPUs and looks at the machine code, which takes no GPU.
 
 No kernel may spill registers to memory, hold a call or a compare-and-swap loop, or access memory through generic
-addresses; the kernels that work in packets must read and write 16 bytes at once, and the products of small networks
-of 16-bit types must be those of matrix cores. A table of registers and occupancy is
-written for each GPU. AMD's GPUs take clang, NVIDIA's (sm_*) nvcc:
+addresses; the kernels that work in packets must read and write 16 bytes of every operand at once, and the products of
+small networks of 16-bit types must be those of matrix cores. A table of registers and occupancy is written for each
+GPU. AMD's GPUs take clang, NVIDIA's (sm_*) nvcc; where there is no nvcc, the table and the last line say so:
 
     python tools/gpu/check_kernels.py gfx90a gfx1100 sm_90 --out build/gpu-check
 """
@@ -28,8 +28,9 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted((ROOT / "src/backends/hip/kernels").glob("*.hip"))
 COMMON = ["-std=c++20", "-O3"]
 
-# Kernels that work in packets of 16 bytes: by their names, with the number of elements of a packet where it is one.
-IN_PACKETS = re.compile(r"::transform<|::backward<[248],")
+# Kernels that work in packets of 16 bytes: by their names, with the number of elements of a packet where it is one, and
+# the number of operands that they write.
+IN_PACKETS = re.compile(r"::transform<[^,]+, \d, (?P<outputs>\d)|::backward<[248],")
 
 # Kernels with products of 16-bit types.
 WITH_PRODUCTS = re.compile(r"::(forward|backward)<fastops::hip::b?float16>\(")
@@ -56,9 +57,15 @@ class Kernel:
         patterns = _PATTERNS["gfx" if self.gpu.startswith("gfx") else "sm"]
         faults = [] if self.spills == 0 else ["spills registers or uses scratch memory"]
         faults += [what for what, pattern in patterns["forbidden"].items() if self.count(pattern)]
-        # A derivative that is 0 everywhere reads nothing.
-        if IN_PACKETS.search(self.name) and self.count(patterns["load"]):
-            faults += [f"no {what}" for what, pattern in patterns["packets"].items() if not self.count(pattern)]
+        if in_packets := IN_PACKETS.search(self.name):
+            packets, all_loads = self.count(patterns["load of 16 bytes"]), self.count(patterns["load"])
+            # The one that takes elements where there are no packets has a load for each operand once more.
+            elements = packets if in_packets["outputs"] else 0
+            if all_loads > packets + elements:
+                faults.append(f"{packets} loads of 16 bytes, {all_loads - packets} others")
+            packets, outputs = self.count(patterns["store of 16 bytes"]), int(in_packets["outputs"] or 1)
+            if packets < outputs:
+                faults.append(f"{packets} stores of 16 bytes for {outputs} operands")
         if WITH_PRODUCTS.search(self.name) and not self.count(patterns["product"]):
             faults.append("no product of matrix cores")
         return faults
@@ -73,10 +80,8 @@ _PATTERNS: dict[str, Any] = {
             "call": r"s_swappc|s_setpc",
         },
         "load": "global_load",
-        "packets": {
-            "16-byte load": r"global_load_(dwordx4|b128)",
-            "16-byte store": r"global_store_(dwordx4|b128)",
-        },
+        "load of 16 bytes": r"global_load_(dwordx4|b128)",
+        "store of 16 bytes": r"global_store_(dwordx4|b128)",
         "product": r"v_(mfma|wmma)_f32_16x16x",
     },
     # Of PTX, in which registers are yet without number: that none is spilled is ptxas' word.
@@ -88,10 +93,8 @@ _PATTERNS: dict[str, Any] = {
             "call": r".*\bcall",
         },
         "load": r".*\bld\.global",
-        "packets": {
-            "16-byte load": r".*\bld\.global\S*\.(v4\.\w32|v2\.\w64)",
-            "16-byte store": r".*\bst\.global\S*\.(v4\.\w32|v2\.\w64)",
-        },
+        "load of 16 bytes": r".*\bld\.global\S*\.(v4\.\w32|v2\.\w64)",
+        "store of 16 bytes": r".*\bst\.global\S*\.(v4\.\w32|v2\.\w64)",
         "product": r".*\bmma\.sync\.aligned\.m16n8k16",
     },
 }
@@ -103,6 +106,11 @@ def run(command: list[str]) -> str:
     if done.returncode:
         sys.exit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
     return done.stdout + done.stderr
+
+
+def lacks_compiler(gpu: str, nvcc: str = "nvcc") -> bool:
+    """Whether the compiler is missing that not every machine has."""
+    return gpu.startswith("sm_") and not shutil.which(nvcc)
 
 
 def cached(compiler: str) -> list[str]:
@@ -163,6 +171,7 @@ class Amd:
                 *COMMON,
                 *flags,
                 f"-I{includes(source)}",
+                *self.flags,
                 "-Rpass-analysis=kernel-resource-usage",
             ]
             + ["-c", str(source), "-o", str(code)]
@@ -235,7 +244,7 @@ def named(kernels: dict[str, Kernel]) -> list[Kernel]:
     return list(kernels.values())
 
 
-def write_tables(kernels: list[Kernel], out: Path) -> None:
+def write_tables(kernels: list[Kernel], skipped: list[str], out: Path) -> None:
     """Every kernel in kernels.csv, the extremes for each source file and GPU in kernels.md."""
     with (out / "kernels.csv").open("w", newline="") as file:
         writer = csv.writer(file)
@@ -255,6 +264,7 @@ def write_tables(kernels: list[Kernel], out: Path) -> None:
         lines.append(
             f"| {source} | {gpu} | {len(group)} | {registers[len(registers) // 2]} | {registers[-1]} | {least} |"
         )
+    lines += [f"| all | {gpu} | skipped: there is no compiler | | | |" for gpu in skipped]
     (out / "kernels.md").write_text("\n".join(lines) + "\n")
     print("\n".join(lines))
 
@@ -269,20 +279,23 @@ def main() -> None:
     parser.add_argument("--sources", nargs="*", type=Path, default=SOURCES)
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    amd_gpus = [gpu for gpu in args.gpus if gpu.startswith("gfx")]
-    compilers: dict[str, Amd | Nvidia] = dict.fromkeys(args.gpus, Nvidia(args.out, nvcc=args.nvcc))
+    skipped = [gpu for gpu in args.gpus if lacks_compiler(gpu, args.nvcc)]
+    gpus = [gpu for gpu in args.gpus if gpu not in skipped]
+    amd_gpus = [gpu for gpu in gpus if gpu.startswith("gfx")]
+    compilers: dict[str, Amd | Nvidia] = dict.fromkeys(gpus, Nvidia(args.out, nvcc=args.nvcc))
     if amd_gpus:
         compilers.update(dict.fromkeys(amd_gpus, Amd(args.out, amd_gpus, clang=args.clang)))
-    jobs = [(source, gpu) for source in args.sources for gpu in args.gpus]
+    jobs = [(source, gpu) for source in args.sources for gpu in gpus]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         results = pool.map(lambda job: compilers[job[1]].compile(job[0].resolve(), job[1]), jobs)
         kernels = [kernel for result in results for kernel in result]
-    write_tables(kernels, args.out)
+    write_tables(kernels, skipped, args.out)
     faulty = [(kernel, faults) for kernel in kernels if (faults := kernel.faults())]
     for kernel, faults in faulty:
         print(f"{kernel.gpu}: {kernel.name.split('>(')[0]}>: {', '.join(faults)}")
-    print(f"{len(kernels)} kernels, {len(faulty)} with faults")
-    sys.exit(bool(faulty))
+    without = f", SKIPPED: {', '.join(skipped)}, for which there is no {args.nvcc}" if skipped else ""
+    print(f"{len(kernels)} kernels, {len(faulty)} with faults{without}")
+    sys.exit(bool(faulty) or not kernels)
 
 
 if __name__ == "__main__":

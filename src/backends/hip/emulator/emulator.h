@@ -6,8 +6,8 @@
 // process. FASTOPS_EMULATOR_ORDER=reverse runs the threads of a block, and the blocks, from the last one: what one
 // thread writes and another reads without a barrier between them comes out wrong in one of the two orders.
 //
-// FASTOPS_EMULATOR_BLOCKS=ends leaves out the blocks that are neither the first nor the last in a direction of the grid:
-// so the indices of tensors that are too large for it are tried.
+// FASTOPS_EMULATOR_BLOCKS=ends leaves out the blocks that are neither the first nor the last in a direction of the
+// grid: so the indices of tensors that are too large for it are tried.
 //
 // FASTOPS_EMULATOR_GPU=gfx90a|gfx942|gfx1100|gfx1201|sm_90|none says whose waves and matrix cores kernels find; without
 // it there are none. Threads of a wave meet where they run an instruction together; that some of them do not ends the
