@@ -8,10 +8,7 @@ step() { echo "=== backend: $1 (after $SECONDS s)"; }
 out=$PWD/build/backend
 
 step "build"
-# Beside the environment and not in it: `import torch` would load the device in every other test.
-.venv/bin/python -m pip install --disable-pip-version-check --quiet --no-build-isolation --no-deps --upgrade \
-  --target "$out/site" --config-settings=build-dir="$out/cmake" --config-settings=cmake.define.HOSTMEM_WERROR=ON \
-  ./examples/backend
+bash examples/backend/build.sh
 export PYTHONPATH=$out/site FASTOPS_TEST_DEVICE=hostmem FASTOPS_TEST_PROFILE=quick
 pytest() { .venv/bin/python -m pytest -n auto -q "$@"; }
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Checks the GPU kernels on a machine without a GPU:
 #   1. compiles them for AMD's GPUs, and for NVIDIA's where there is nvcc, and looks at the machine code;
-#   2. runs the tests of the ops on the kernels in the emulator (docs/gpu.md);
-#   3. runs those of the kernels once more, of few activations, with sanitizers, with the threads in either order, and
+#   2. runs the code that launches them on a runtime that writes launches down and runs nothing;
+#   3. runs the tests of the ops on the kernels in the emulator (docs/gpu.md);
+#   4. runs those of the kernels once more, of few activations, with sanitizers, with the threads in either order, and
 #      products of 16-bit types with every kind of matrix core.
 # Needs .venv as `make build` leaves it. What it makes is in build/gpu-check.
 set -euo pipefail
@@ -27,18 +28,25 @@ if ((${#missing[@]})); then
 fi
 
 gpus=(gfx90a gfx942 gfx1100 gfx1201 sm_90)
+languages=(hip)
 skipped=
-command -v nvcc > /dev/null || skipped=", SKIPPED: sm_90, for which there is no nvcc"
+if command -v nvcc > /dev/null; then
+  languages+=(cuda)
+else
+  skipped=", SKIPPED: sm_90 and launches by CUDA, for which there is no nvcc"
+fi
 echo "=== machine code for ${gpus[*]} (after $SECONDS s)"
 .venv/bin/python tools/gpu/check_kernels.py "${gpus[@]}" --out "$out"
 
-echo "=== emulator (after $SECONDS s)"
+echo "=== build (after $SECONDS s)"
 version=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_config_var("py_version_nodot"))')
 build=$(echo build/cp"$version"-*-linux_*)
 .venv/bin/cmake -S . -B "$build" > /dev/null
-.venv/bin/cmake --build "$build" --target fastops_emulated gpu_kernels_sanitized
+.venv/bin/cmake --build "$build" --target fastops_emulated gpu_kernels_sanitized "${languages[@]/#/fastops_launching_}"
 .venv/bin/cmake --install "$build" --prefix "$out/install" > /dev/null
-cp -r python/fastops/. "$out/install"/fastops/{_C*,_activations.py,_build.py} "$out/fastops/"
+for package in "$out" "${languages[@]/#/$out/launching/}"; do
+  cp -r python/fastops/. "$out/install"/fastops/{_C*,_activations.py,_build.py} "$package/fastops/"
+done
 
 # An environment of its own, as the other one's fastops is found before any in PYTHONPATH.
 if [[ ! -e $out/venv ]]; then
@@ -46,6 +54,13 @@ if [[ ! -e $out/venv ]]; then
   packages=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
   printf '%s\n' "$PWD/$out" "$packages" > "$(echo "$out"/venv/lib/python*/site-packages)/fastops.pth"
 fi
+
+echo "=== launches by ${languages[*]} (after $SECONDS s)"
+bash examples/backend/build.sh
+for language in "${languages[@]}"; do
+  PYTHONPATH=$out/launching/$language:build/backend/site FASTOPS_BACKEND_AUTOLOAD=0 FASTOPS_TEST_DEVICE=hostmem \
+    FASTOPS_GPU_RUNTIME=$out/launching/libgpu_runtime.so "$out/venv/bin/python" -m pytest -q tests/test_gpu_launch.py
+done
 
 # Without the CPU kernels' products, the tests do not expect what only these promise.
 export FASTOPS_CPU_CAPABILITY=default FASTOPS_TEST_PROFILE=quick

@@ -123,7 +123,7 @@ template <class Storage, class Gradient>
 Error choose_width(const Call& call, Gradient gradient, const Matrix (&matrices)[4], void* block_sums,
                    void* bias_grad) {
   constexpr int width = 16 / sizeof(Storage);
-  if (call.columns == 0) return nullptr;
+  if (call.columns == 0 || (call.rows == 0 && !bias_grad)) return nullptr;
   Operand<Storage> operands[4];
   bool has_packets = call.columns % width == 0;
   for (int i = 0; i < 4; ++i) {

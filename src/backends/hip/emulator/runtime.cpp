@@ -1,0 +1,123 @@
+// A stand-in for the runtimes of HIP and CUDA that launches nothing. It writes down what it is asked to launch and
+// fails when it is told to, for the tests of the code that launches kernels (tests/test_gpu_launch.py). What of a
+// runtime is not here the kernels' launchers do not call: they neither wait nor allocate.
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <cstdint>
+#include <map>
+#include <sstream>
+#include <string>
+#include <utility>
+
+namespace {
+
+struct Size {
+  unsigned x, y, z;
+};
+
+struct Configuration {
+  Size grid, block;
+  size_t shared;
+  void* stream;
+};
+
+std::map<const void*, std::string> kernels;  // the mangled names of what the compilers' launching code knows by address
+Configuration pushed;
+std::string launches;  // a line for each
+int successes = -1;    // launches until one fails; negative where none is to
+int last_error = 0;
+constexpr int failure = 719;
+constexpr const char* failure_text = "the stand-in was told to fail";
+
+void add_kernel(const void* address, const char* name) { kernels[address] = name; }
+
+int push(Size grid, Size block, size_t shared, void* stream) {
+  pushed = {grid, block, shared, stream};
+  return 0;
+}
+
+int pop(Size* grid, Size* block, size_t* shared, void** stream) {
+  *grid = pushed.grid;
+  *block = pushed.block;
+  *shared = pushed.shared;
+  *stream = pushed.stream;
+  return 0;
+}
+
+int launch(const void* kernel, Size grid, Size block, size_t shared, void* stream) {
+  const c10::impl::VirtualGuardImpl device(c10::kPrivateUse1);
+  std::ostringstream line;
+  line << kernels.at(kernel);
+  for (const Size& size : {grid, block}) line << ' ' << size.x << ' ' << size.y << ' ' << size.z;
+  line << ' ' << shared << ' ' << reinterpret_cast<intptr_t>(stream) << ' ' << int{device.getDevice().index()} << '\n';
+  launches += line.str();
+  return last_error = successes >= 0 && successes-- == 0 ? failure : 0;
+}
+
+int take_last_error() { return std::exchange(last_error, 0); }
+
+}  // namespace
+
+extern "C" {
+
+// ---- for the tests ----
+
+// Lets the launch after the next `count` ones fail.
+void stand_in_fail_after(int count) { successes = count; }
+
+// The launches since the last call; the text is good until the next launch.
+const char* stand_in_launches() {
+  static std::string taken;
+  taken = std::exchange(launches, {});
+  return taken.c_str();
+}
+
+// ---- HIP ----
+
+void** __hipRegisterFatBinary(const void*) { return nullptr; }
+void __hipUnregisterFatBinary(void**) {}
+void __hipRegisterFunction(void**, const void* kernel, char*, const char* name, unsigned, void*, void*, void*, void*,
+                           int*) {
+  add_kernel(kernel, name);
+}
+int __hipPushCallConfiguration(Size grid, Size block, size_t shared, void* stream) {
+  return push(grid, block, shared, stream);
+}
+int __hipPopCallConfiguration(Size* grid, Size* block, size_t* shared, void** stream) {
+  return pop(grid, block, shared, stream);
+}
+int hipLaunchKernel(const void* kernel, Size grid, Size block, void**, size_t shared, void* stream) {
+  return launch(kernel, grid, block, shared, stream);
+}
+int hipGetLastError() { return take_last_error(); }
+const char* hipGetErrorString(int error) { return error == failure ? failure_text : "no error"; }
+
+// ---- CUDA ----
+
+void** __cudaRegisterFatBinary(void*) { return nullptr; }
+void __cudaRegisterFatBinaryEnd(void**) {}
+void __cudaUnregisterFatBinary(void**) {}
+void __cudaRegisterFunction(void**, const char* kernel, char*, const char* name, int, void*, void*, void*, void*,
+                            int*) {
+  add_kernel(kernel, name);
+}
+int __cudaPushCallConfiguration(Size grid, Size block, size_t shared, void* stream) {
+  return push(grid, block, shared, stream);
+}
+int __cudaPopCallConfiguration(Size* grid, Size* block, size_t* shared, void** stream) {
+  return pop(grid, block, shared, stream);
+}
+int __cudaGetKernel(const void** kernel, const void* address) {
+  *kernel = address;
+  return 0;
+}
+int __cudaLaunchKernel(const void* kernel, Size grid, Size block, void**, size_t shared, void* stream) {
+  return launch(kernel, grid, block, shared, stream);
+}
+int cudaLaunchKernel(const void* kernel, Size grid, Size block, void**, size_t shared, void* stream) {
+  return launch(kernel, grid, block, shared, stream);
+}
+int cudaGetLastError() { return take_last_error(); }
+const char* cudaGetErrorString(int error) { return hipGetErrorString(error); }
+
+}  // extern "C"

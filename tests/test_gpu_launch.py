@@ -1,0 +1,189 @@
+"""The code that launches the GPU kernels, on a runtime that writes launches down and runs nothing.
+
+`make gpu-check` runs it, with the launching code that the compilers for HIP and for CUDA make, on the device of
+examples/backend, whose memory no code of the host can read.
+"""
+
+import ctypes
+import itertools
+import os
+import re
+from typing import NamedTuple
+
+import pytest
+import torch
+
+ops = torch.ops.fastops
+RUNTIME = os.environ.get("FASTOPS_GPU_RUNTIME")
+
+pytestmark = pytest.mark.skipif(not RUNTIME, reason="needs FASTOPS_GPU_RUNTIME, the stand-in of make gpu-check")
+
+
+class Launch(NamedTuple):
+    """What the runtime was asked for."""
+
+    kernel: str
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    shared: int
+    stream: int
+    device: int
+
+
+@pytest.fixture
+def runtime():
+    """The stand-in, with nothing written down."""
+    library = ctypes.CDLL(RUNTIME)
+    library.stand_in_launches.restype = ctypes.c_char_p
+    library.stand_in_launches()
+    yield library
+    library.stand_in_fail_after(-1)
+
+
+def launches(runtime):
+    """What was launched since the last time."""
+    result = []
+    for line in runtime.stand_in_launches().decode().splitlines():
+        name, *numbers = line.split()
+        numbers = [int(number) for number in numbers]
+        (kernel,) = re.findall(r"\d(transform|forward|backward|add_blocks)I", name)
+        result.append(Launch(kernel, tuple(numbers[:3]), tuple(numbers[3:6]), *numbers[6:]))
+    return result
+
+
+def matrix(rows, columns, device="hostmem", dtype=torch.float32):
+    """A matrix that nobody looks into."""
+    return torch.empty(rows, columns, dtype=dtype, device=device)
+
+
+def mlp_arguments(device):
+    """Of a network that is small enough for one kernel."""
+    weights = [matrix(8, 5, device), matrix(3, 8, device)]
+    return matrix(1000, 5, device), weights, [torch.empty(8, device=device), None], "gelu", "gelu"
+
+
+def mlp_backward(device):
+    """With every gradient."""
+    network = mlp_arguments(device)
+    output, saved = ops.mlp_forward(*network)
+    mask = [True, True, True, True, False]
+    ops.mlp_backward(output, *network[:3], output, saved, *network[3:], [], [], mask)
+
+
+def bias_backward(device, rows=9000):
+    """With both gradients."""
+    x = matrix(rows, 6, device)
+    ops.bias_act_backward(x, x, torch.empty(6, device=device), "gelu", [], False, [True, True])
+
+
+# Calls of ops on a device, and what they launch.
+CALLS = {
+    "activation": (lambda d: ops.gelu(matrix(9, 7, d)), ["transform"]),
+    "in place": (lambda d: ops.gelu_(matrix(9, 7, d)), ["transform"]),
+    "activation_backward": (
+        lambda d: ops.activation_backward(matrix(9, 7, d), matrix(9, 7, d), "gelu"),
+        ["transform"],
+    ),
+    "bias_act": (lambda d: ops.bias_act(matrix(9, 7, d), torch.empty(7, device=d), "gelu"), ["transform"]),
+    "bias_act_backward": (bias_backward, ["backward", "add_blocks"]),
+    "few rows": (lambda d: bias_backward(d, rows=9), ["backward"]),
+    "act_mul": (lambda d: ops.act_mul(matrix(9, 7, d), matrix(9, 7, d), "gelu"), ["transform"]),
+    "gated_act": (lambda d: ops.gated_act(matrix(9, 8, d), "gelu"), ["transform"]),
+    "gated_act_backward": (
+        lambda d: ops.gated_act_backward(matrix(9, 4, d), matrix(9, 8, d), "gelu", [], False),
+        ["transform"],
+    ),
+    "mlp": (lambda d: ops.mlp(*mlp_arguments(d)), ["forward"]),
+    "mlp_forward": (lambda d: ops.mlp_forward(*mlp_arguments(d)), ["forward"]),
+    "mlp_backward": (mlp_backward, ["forward", "backward", "add_blocks"]),
+    "linear_act": (lambda d: ops.linear_act(matrix(9, 5, d), matrix(8, 5, d), None, "gelu"), ["forward"]),
+}
+every_call = pytest.mark.parametrize(("call", "kernels"), CALLS.values(), ids=CALLS)
+
+
+@every_call
+def test_launches(call, kernels, runtime):
+    """Each op launches its kernels and no others, with blocks and shared memory that every GPU grants."""
+    call("hostmem")
+    launched = launches(runtime)
+    assert [launch.kernel for launch in launched] == kernels
+    for launch in launched:
+        assert launch.block[0] * launch.block[1] * launch.block[2] == 256
+        assert launch.grid[0] < 2**31
+        assert max(launch.grid[1:]) <= 65535
+        assert launch.shared <= 48 * 1024
+
+
+@every_call
+def test_stream(call, kernels, runtime):
+    """Kernels are put on the current stream of the tensors' device, whichever device is the current one."""
+    for index in (0, 1):
+        stream = torch.Stream(f"hostmem:{index}")
+        for expected in (stream.stream_id, 0):
+            if expected:
+                torch.accelerator.set_stream(stream)
+            else:
+                torch.accelerator.set_stream(torch.hostmem.default_stream(index))
+            for current in (0, 1):
+                torch.hostmem.set_device(current)
+                call(f"hostmem:{index}")
+                assert torch.hostmem.current_device() == current
+                assert {(launch.stream, launch.device) for launch in launches(runtime)} == {(expected, index)}
+    torch.hostmem.set_device(0)
+
+
+@every_call
+def test_errors(call, kernels, runtime):
+    """What the runtime says of a launch is raised; nothing is launched after it, and the next call works again."""
+    for successes in range(len(kernels)):
+        runtime.stand_in_fail_after(successes)
+        with pytest.raises(RuntimeError, match="GPU kernel could not be launched: the stand-in was told to fail"):
+            call("hostmem")
+        assert [launch.kernel for launch in launches(runtime)] == kernels[: successes + 1]
+        call("hostmem")
+        assert len(launches(runtime)) == len(kernels)
+
+
+def test_nothing_to_do(runtime):
+    """Tensors without elements launch nothing."""
+    for sizes in ((0, 5), (5, 0)):
+        x = matrix(*sizes)
+        ops.gelu(x)
+        ops.bias_act(x, torch.empty(sizes[1], device="hostmem"), "gelu")
+        ops.act_mul(x, x, "gelu")
+        ops.activation_backward(x, x, "gelu")
+        ops.bias_act_backward(x, x, None, "gelu", [], False, [True, False])
+    assert launches(runtime) == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=["float32", "float16"])
+def test_grid(dtype, runtime):
+    """The threads are as many as there are packets and other elements: none is left out, and no block is idle."""
+    width = 16 // dtype.itemsize
+    many_rows = 65535 * 64 + 1  # more blocks of rows than one direction of a grid has
+    for rows, columns in [*itertools.product((1, 3, 1000), (1, 3, 16, 31)), (many_rows, 3)]:
+        for step in (0, 1):
+            x = matrix(rows, columns + step, dtype=dtype)[:, :columns]
+            ops.gelu_(x)
+            (launch,) = launches(runtime)
+            if x.is_contiguous():
+                height, length, in_packets = 1, rows * columns, True
+            elif columns == 1:
+                height, length, in_packets = 1, rows, False
+            else:
+                height, length, in_packets = rows, columns, x.stride(0) % width == 0
+            pieces = length // width + length % width if in_packets else length
+            (across, down, layers), (block_across, block_down, _) = launch.grid, launch.block
+            assert 0 <= across * block_across - pieces < block_across, (rows, columns, launch)
+            assert 0 <= down * layers * block_down - height < layers * block_down, (rows, columns, launch)
+            assert (layers > 1) == (height == many_rows)
+
+
+def test_packets(runtime):
+    """Rows whose every packet is 16 aligned bytes are taken in packets: a fourth as many threads for float32."""
+    storage = matrix(1, 4096)[0]
+    for offset, step, columns in ((0, 68, 64), (1, 68, 64), (0, 67, 64)):
+        ops.gelu_(storage.as_strided((60, columns), (step, 1), offset))
+        (launch,) = launches(runtime)
+        pieces = 16 if (offset, step) == (0, 68) else 64
+        assert launch.grid[0] * launch.block[0] == pieces
