@@ -14,7 +14,7 @@ struct ActivationBackwardNode : OpNode<ActivationBackwardNode> {
 
   auto fields() { return std::tie(grad_output, saved, spec, from_output, order); }
   std::string name() const override { return std::string("Fastops") + info(spec.id).class_name + "BackwardBackward"; }
-  variable_list apply(variable_list&& grads) override {
+  variable_list gradients(variable_list&& grads) override {
     const Tensor& grad = grads[0];
     if (!grad.defined()) return {Tensor(), Tensor()};
     const Tensor x = saved.unpack();

@@ -17,7 +17,7 @@ struct ActivationNode : OpNode<ActivationNode> {
 
   auto fields() { return std::tie(saved, spec, from_output); }
   std::string name() const override { return std::string("Fastops") + info(spec.id).class_name + "Backward"; }
-  variable_list apply(variable_list&& grads) override {
+  variable_list gradients(variable_list&& grads) override {
     if (!wants(0) || !grads[0].defined()) return {Tensor()};
     if (spec.id == Activation::identity) return {grads[0]};  // nothing is saved
     return {activation_backward(grads[0], saved.unpack(getptr()), spec, from_output)};

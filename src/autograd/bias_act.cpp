@@ -12,7 +12,7 @@ struct BiasActNode : OpNode<BiasActNode> {
 
   auto fields() { return std::tie(saved, bias, spec, from_output); }
   std::string name() const override { return "FastopsBiasActBackward"; }
-  variable_list apply(variable_list&& grads) override {
+  variable_list gradients(variable_list&& grads) override {
     if (!grads[0].defined()) return variable_list(2);
     const auto mask = wanted<2>();
     const auto b = from_output ? std::nullopt : as_optional(bias.unpack());

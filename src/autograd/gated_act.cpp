@@ -13,7 +13,7 @@ struct ActMulNode : OpNode<ActMulNode> {
 
   auto fields() { return std::tie(gate, up, spec); }
   std::string name() const override { return "FastopsActMulBackward"; }
-  variable_list apply(variable_list&& grads) override {
+  variable_list gradients(variable_list&& grads) override {
     if (!grads[0].defined()) return variable_list(2);
     const auto mask = wanted<2>();
     return scatter(act_mul_backward(grads[0], gate.unpack(), up.unpack(), spec, mask), mask);
@@ -27,7 +27,7 @@ struct GatedActNode : OpNode<GatedActNode> {
 
   auto fields() { return std::tie(self, spec, gate_last); }
   std::string name() const override { return "FastopsGatedActBackward"; }
-  variable_list apply(variable_list&& grads) override {
+  variable_list gradients(variable_list&& grads) override {
     if (!wants(0) || !grads[0].defined()) return {Tensor()};
     return {gated_act_backward_op().call(grads[0], self.unpack(), info(spec.id).name, parameters(spec), gate_last)};
   }

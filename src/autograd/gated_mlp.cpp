@@ -19,7 +19,7 @@ struct GatedMlpNode : OpNode<GatedMlpNode> {
     return std::tie(input, gate_weight, up_weight, down_weight, gate_bias, up_bias, gate, up, spec, checkpoint);
   }
   std::string name() const override { return "FastopsGatedMlpBackward"; }
-  variable_list apply(variable_list&& grads) override {
+  variable_list gradients(variable_list&& grads) override {
     if (!grads[0].defined()) return variable_list(7);
     const auto mask = wanted<7>();
     const GatedMlpArguments mlp{input.unpack(),

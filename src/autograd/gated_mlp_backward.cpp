@@ -23,7 +23,7 @@ struct GatedMlpBackwardNode : OpNode<GatedMlpBackwardNode> {
   // The inputs are grad_output and those of gated_mlp but down_bias. In the names below g and u are the gate and the up
   // projection, f is the activation of g, d before a name is the derivative in the direction, by_ before it the
   // gradient in it.
-  variable_list apply(variable_list&& cotangents) override {
+  variable_list gradients(variable_list&& cotangents) override {
     const std::vector<Tensor> direction = at_places(cotangents, mask);
     const Tensor &dx = direction[0], &d_gate = direction[1], &d_up = direction[2], &d_down = direction[3];
     const Tensor x = input.unpack();
@@ -72,8 +72,8 @@ struct GatedMlpBackwardNode : OpNode<GatedMlpBackwardNode> {
     if (wants(6)) grads[6] = bias_gradient(by_u);
     return grads;
   }
-  void release_variables() override {
-    OpNode::release_variables();
+  void release_saved() override {
+    OpNode::release_saved();
     recomputed_.clear();
   }
 

@@ -21,7 +21,7 @@ struct MlpNode : OpNode<MlpNode> {
   std::string name() const override { return "FastopsMlpBackward"; }
 
   // The inputs are input, weights[0], biases[0], weights[1], ..., as in mlp_backward's output_mask.
-  variable_list apply(variable_list&& grads) override {
+  variable_list gradients(variable_list&& grads) override {
     const size_t count = 1 + 2 * weights.size();
     if (!grads[0].defined()) return variable_list(count);
     c10::List<bool> mask;

@@ -18,7 +18,7 @@ struct MlpBackwardNode : OpNode<MlpBackwardNode> {
   std::string name() const override { return "FastopsMlpBackwardBackward"; }
 
   // The inputs are grad_output, input, weights[0], biases[0], weights[1], ...
-  variable_list apply(variable_list&& cotangents) override {
+  variable_list gradients(variable_list&& cotangents) override {
     const std::vector<Tensor> w = unpack(weights);
     const std::vector<Tensor> b = unpack(biases);
     const MlpArguments mlp{input.unpack(), w, b, activation, output_activation};
@@ -53,8 +53,8 @@ struct MlpBackwardNode : OpNode<MlpBackwardNode> {
     if (wants(1)) grads[1] = by_x;
     return grads;
   }
-  void release_variables() override {
-    OpNode::release_variables();
+  void release_saved() override {
+    OpNode::release_saved();
     recomputed_.clear();
   }
 

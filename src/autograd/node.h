@@ -5,7 +5,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
-#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/dynamo/compiled_autograd.h>
@@ -17,6 +16,7 @@
 #include <tuple>
 #include <vector>
 
+#include "autograd/shared_node.h"
 #include "ops/activation_spec.h"
 
 namespace fastops {
@@ -85,17 +85,13 @@ inline std::optional<Tensor> as_optional(Tensor tensor) {
 //
 //   auto fields() { return std::tie(input, weights, spec); }
 //
-// and applies wants(i), not task_should_compute_output(i). Freeing the saved tensors and compiled autograd follow. For
-// the latter the node's apply() becomes a function of gradients and fields (torch/csrc/dynamo/compiled_autograd.h says
-// how): apply_with_saved() puts a call of it into the graph, and when it is called, with real or fake tensors, it fills
-// a new node with the fields and applies that.
+// and computes in gradients() what it wants(i), not task_should_compute_output(i). Freeing the saved tensors and
+// compiled autograd follow. For the latter the node becomes a function of gradients and fields
+// (torch/csrc/dynamo/compiled_autograd.h says how): apply_with_saved() puts a call of it into the graph, and when it is
+// called, with real or fake tensors, it fills a new node with the fields and applies that.
 template <class Derived>
-class OpNode : public torch::autograd::Node {
+class OpNode : public SharedNode {
  public:
-  void release_variables() override {
-    each_field([](auto& field) { release(field); });
-  }
-
   void compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) const override {
     const_cast<OpNode*>(this)->each_field([&](auto& field) { collect(args, field); });
   }
@@ -135,6 +131,10 @@ class OpNode : public torch::autograd::Node {
     std::array<bool, count> mask;
     for (size_t i = 0; i < count; ++i) mask[i] = wants(i);
     return mask;
+  }
+
+  void release_saved() override {
+    each_field([](auto& field) { release(field); });
   }
 
  private:

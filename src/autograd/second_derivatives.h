@@ -8,7 +8,6 @@
 
 #include <ATen/functorch/DynamicLayer.h>
 
-#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -69,7 +68,8 @@ struct Point {
 };
 
 // What a node computes again, with its history, is kept for the next time: second derivatives are often taken one
-// after another. Not under torch.func, where tensors live no longer than the transform that they were made in.
+// after another. Not under torch.func, where tensors live no longer than the transform that they were made in. One
+// thread at a time comes to a node; a hook of what compute() saves may lead it here once more.
 template <class T>
 class Recomputed {
  public:
@@ -77,17 +77,12 @@ class Recomputed {
   T get(F compute) {
     const bool keep = at::GradMode::is_enabled() && !at::functorch::maybeCurrentDynamicLayer();
     if (!keep) return compute();
-    const std::lock_guard lock(mutex_);
     if (!kept_) kept_ = compute();
     return *kept_;
   }
-  void clear() {
-    const std::lock_guard lock(mutex_);
-    kept_.reset();
-  }
+  void clear() { kept_.reset(); }
 
  private:
-  std::mutex mutex_;
   std::optional<T> kept_;
 };
 

@@ -1,0 +1,46 @@
+#include "autograd/shared_node.h"
+
+#include <utility>
+
+namespace fastops {
+
+using torch::autograd::variable_list;
+
+namespace {
+
+// The node that this thread is about to use for the last time: the engine calls will_release_variables() and then
+// apply().
+thread_local const SharedNode* last_use = nullptr;
+
+}  // namespace
+
+class SharedNode::Use {
+ public:
+  explicit Use(SharedNode& node) : node_(node), lock_(node.turn_) { ++node_.uses_; }
+  ~Use() {
+    if (--node_.uses_ == 0 && std::exchange(node_.release_, false)) node_.release_saved();
+  }
+  Use(const Use&) = delete;
+  Use& operator=(const Use&) = delete;
+
+ private:
+  SharedNode& node_;
+  std::lock_guard<std::recursive_mutex> lock_;
+};
+
+variable_list SharedNode::apply(variable_list&& grads) {
+  const bool is_last = std::exchange(last_use, nullptr) == this;
+  const Use use(*this);
+  variable_list result = gradients(std::move(grads));
+  if (is_last) release_ = true;
+  return result;
+}
+
+void SharedNode::will_release_variables() { last_use = this; }
+
+void SharedNode::release_variables() {
+  const Use use(*this);
+  release_ = true;
+}
+
+}  // namespace fastops
