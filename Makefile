@@ -24,7 +24,7 @@ fastops := $(stamps)/fastops$(if $(filter-out 0,$(WERROR)),-werror)
 sources := $(shell find CMakeLists.txt pyproject.toml cmake src tools python -type f -not -name '*.pyc')
 cxx_sources = $(shell find src examples -name '*.cpp' -o -name '*.h' -o -name '*.hpp' -o -name '*.hip')
 
-.PHONY: help build test demo bench gpu gpu-check gpu-mutations format lint mypy sdist wheel metal-check metal-symbols backend-check clean
+.PHONY: help build test fuzz demo bench gpu gpu-check gpu-mutations format lint mypy sdist wheel metal-check metal-symbols backend-check clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1 /p' $(MAKEFILE_LIST) | while read -r name text; do printf '%-13s %s\n' "$$name" "$$text"; done
@@ -33,6 +33,9 @@ build: $(fastops) ## Build fastops and install it, editable, into .venv
 
 test: build $(stamps)/test ## Run the tests
 	$(bin)/pytest -n auto $(ARGS) tests
+
+fuzz: build $(stamps)/test ## Try random cases for an hour, a minute under CI; ARGS="arguments --minutes 5" for a family and a time
+	$(bin)/python tests/fuzz $(ARGS)
 
 demo: build $(stamps)/demo ## Train a network on handwritten digits, with fastops and with PyTorch; results in demo/
 	$(bin)/python examples/digits.py --out demo $(ARGS)

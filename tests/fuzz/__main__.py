@@ -1,0 +1,58 @@
+"""Random cases against what they must equal, for a time: ``python tests/fuzz --help``, or ``make fuzz``.
+
+A family is a module here with a function ``case(seed)``, which makes up one case from the seed and raises where it goes
+wrong. It may call ``category(name)`` of cases.py, for the summary and for the case that ends the process, and have a
+list ``ENVIRONMENTS`` of environment variables: a case runs in ``ENVIRONMENTS[seed % len(ENVIRONMENTS)]``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).parents[1])
+
+from fuzz import cases, sessions  # noqa: E402
+
+FAMILIES = ["numerics", "arguments", "convert", "transforms"]
+MINUTES = 1 if "CI" in os.environ else 60
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser("python tests/fuzz", description="Random cases against what they must equal.")
+    parser.add_argument("families", nargs="*", metavar="FAMILY", help=f"by default all: {' '.join(FAMILIES)}")
+    parser.add_argument("--seed", type=int, nargs="+", help="run these cases of the family in this process, in order")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="for all families (default %(default)s)")
+    parser.add_argument("--first-seed", type=int, help="default: random; 0 under CI")
+    parser.add_argument("--limit", type=float, default=120, help="seconds until a case hangs (default %(default)s)")
+    parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 1) // 2), help="default %(default)s")
+    parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)  # in the processes that run cases
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Runs the families, or some cases of one."""
+    chosen = arguments()
+    families = chosen.families or [name for name in FAMILIES if Path(__file__).with_name(f"{name}.py").exists()]
+    if chosen.work:
+        cases.work(families[0])
+        return 0
+    if chosen.seed:
+        cases.replay(families[0], chosen.seed)
+        return 0
+    first_seed = chosen.first_seed
+    if first_seed is None:
+        first_seed = 0 if "CI" in os.environ else random.SystemRandom().randrange(2**31)
+    print(f"fuzz: {' '.join(families)}; --first-seed {first_seed}; {chosen.minutes:g} minutes", flush=True)
+    seconds = 60 * chosen.minutes / len(families)
+    results = [sessions.run(name, first_seed, seconds, chosen.limit, chosen.processes) for name in families]
+    print("\n".join(line for result in results for line in result.lines()))
+    return int(any(result.failures for result in results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
