@@ -11,7 +11,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from checks import assert_same_bits
 from reference import ACTIVATIONS, GRADIENT_FROM_OUTPUT, Approximate, output_suffices
-from strategies import dtypes, every_activation, layouts, parameters, random_values, seeds, sizes, tensor_layouts
+from strategies import (
+    dtypes,
+    every_activation,
+    every_dtype,
+    layouts,
+    parameters,
+    random_values,
+    seeds,
+    sizes,
+    tensor_layouts,
+)
 from test_bias_act import assert_gradients, make, operands, pre_activation
 from test_gated_act import gated_layouts, gradients, halves, product
 from test_gated_mlp import draw_gated_network, expected_gated_network
@@ -101,6 +111,18 @@ def test_parameter_zero(name, device):
     assert y[1].isnan() and y[0] == 0 and y[0].signbit() and y[2] == 2
     grad = torch.full_like(x, math.nan)
     assert composite(ops.activation_backward, grad, x, name, [0.0], False, 1).isnan().all()
+
+
+@pytest.mark.parametrize(
+    ("name", "params"), [("softshrink", [1e308]), ("hardtanh", [-1e308, 1e308]), ("leaky_relu", [-1e308])]
+)
+@every_dtype
+def test_huge_parameter(name, params, dtype, device):
+    """A parameter that the dtype computed with has no room for is infinite, as it is for the native kernels."""
+    x = torch.tensor([-1.0, 2.0], dtype=dtype, device=device)
+    assert_same_bits(composite(getattr(ops, name), x, *params), getattr(ops, name)(x, *params))
+    arguments = (torch.ones_like(x), x, name, params)
+    assert_same_bits(composite(ops.activation_backward, *arguments), ops.activation_backward(*arguments))
 
 
 @pytest.mark.parametrize("name", ["identity", "relu", "hardtanh"])

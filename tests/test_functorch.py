@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.func import (
     functional_call,
     functionalize,
@@ -205,6 +206,16 @@ def test_vmap_in_place(name: str, device: Any) -> None:
     expected = getattr(ops, name)(x)
     vmap(getattr(ops, f"{name}_"), in_dims=1, out_dims=1)(x)
     close(x, expected)
+
+
+@each_activation
+def test_forward_mode_of_functionalized_vmap_in_place(name: str, device: Any) -> None:
+    """The same where functionalization makes a graph of it that forward mode goes through."""
+    x = torch.linspace(-4, 4, 12, dtype=WIDEST, device=device).view(3, 4)
+    in_place = functionalize(vmap(lambda row: getattr(ops, f"{name}_")(row.clone())))
+    with forward_ad.dual_level():
+        result = forward_ad.unpack_dual(in_place(forward_ad.make_dual(x, x.cos())))
+    close(tuple(result), jvp(getattr(ops, name), (x,), (x.cos(),)))
 
 
 @each_activation

@@ -3,6 +3,9 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full_like.h>
 
+#include <cmath>
+#include <limits>
+
 #include "ops/batching.h"
 #include "ops/checks.h"
 #include "ops/fallback.h"
@@ -32,6 +35,16 @@ ActivationSpec check_activation_backward(const Tensor& grad_output, const Tensor
 
 namespace {
 
+// The parameters as native kernels for tensors of this type see them: PyTorch's ops refuse a scalar that the type has
+// no room for, but not an infinite one.
+ActivationSpec with_parameters_in(at::ScalarType type, ActivationSpec spec) {
+  if (type == at::kDouble) return spec;
+  for (double& value : spec.values) {
+    if (std::abs(value) > std::numeric_limits<float>::max()) value = static_cast<float>(value);
+  }
+  return spec;
+}
+
 template <int order>
 TensorNumber gradient(const ActivationSpec& spec, const TensorNumber& g, const TensorNumber& s, bool from_output) {
   return visit(spec.id, [&](auto activation) {
@@ -49,14 +62,17 @@ TensorNumber gradient(const ActivationSpec& spec, const TensorNumber& g, const T
 }  // namespace
 
 Tensor composite_activation(const ActivationSpec& spec, const Tensor& self) {
-  const TensorNumber x(self.to(compute_type(self)));
-  const TensorNumber y = visit(spec.id, [&](auto activation) { return decltype(activation)::value(x, spec.params()); });
+  const at::ScalarType type = compute_type(self);
+  const auto params = with_parameters_in(type, spec).params();
+  const TensorNumber x(self.to(type));
+  const TensorNumber y = visit(spec.id, [&](auto activation) { return decltype(activation)::value(x, params); });
   return y.tensor.to(self.scalar_type());
 }
 
-Tensor composite_gradient(const ActivationSpec& spec, const Tensor& grad_output, const Tensor& saved, bool from_output,
+Tensor composite_gradient(const ActivationSpec& given, const Tensor& grad_output, const Tensor& saved, bool from_output,
                           int64_t order) {
   const at::ScalarType type = compute_type(saved);
+  const ActivationSpec spec = with_parameters_in(type, given);
   const TensorNumber g(grad_output.to(type));
   const TensorNumber s(saved.to(type));
   static_assert(max_order == 3);
@@ -115,10 +131,11 @@ struct BatchedLayer {
   static Tensor& out(const PlainOp&, const ActivationSpec& spec, const Tensor&, Tensor&) {
     TORCH_CHECK(false, "fastops.", info(spec.id).name, ": out= is not supported under vmap, as in PyTorch");
   }
-  // On a copy, as autograd at an outer level may keep the argument.
+  // On a copy, as autograd at an outer level may keep the argument. It is added to -0, which changes no number: what
+  // functionalization makes of copy_ has no forward mode.
   static Tensor& in_place(const PlainOp& op, const ActivationSpec& spec, Tensor& self) {
-    self.copy_(functional(op, spec, self.clone()));
-    return self;
+    const Tensor result = functional(op, spec, self.clone());
+    return self.fill_(-0.0).add_(result);
   }
 };
 
