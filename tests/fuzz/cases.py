@@ -23,9 +23,9 @@ THREADS = 2
 _report: Callable[[dict[str, Any]], None] = lambda message: print(*message.values(), flush=True)  # noqa: E731
 
 
-def category(name: str) -> None:
-    """Says what kind of case the present one is, before it may end the process."""
-    _report({"category": name})
+def category(name: str, details: str = "") -> None:
+    """Says what kind of case the present one is, and what it does, before it may end the process."""
+    _report({"category": name, "details": details})
 
 
 def family(name: str) -> ModuleType:

@@ -53,14 +53,15 @@ class Process:
 
     def run(self, seed: int, limit: float) -> Outcome:
         """One case."""
-        outcome = Outcome()
+        outcome, doing = Outcome(), ""
         try:
             self.process.stdin.write(f"{seed}\n".encode())
             while message := self._message(limit):
                 outcome.category = message.get("category", outcome.category)
+                doing = message.get("details", doing)
                 if "done" in message:
                     if error := message["error"]:
-                        outcome.summary, outcome.details = error["summary"], error["trace"]
+                        outcome.summary, outcome.details = error["summary"], f"{doing}\n{error['trace']}"
                     return outcome
         except TimeoutError:
             outcome.summary = f"hangs: no end after {limit:g} s"
@@ -71,7 +72,7 @@ class Process:
         code = self._end()
         reason = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         outcome.summary = outcome.summary or f"ends the process: {reason}"
-        outcome.details = self._printed()
+        outcome.details = f"{doing}\n{self._printed()}"
         return outcome
 
     def close(self) -> None:
