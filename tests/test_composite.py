@@ -113,6 +113,16 @@ def test_parameter_zero(name, device):
     assert composite(ops.activation_backward, grad, x, name, [0.0], False, 1).isnan().all()
 
 
+@every_activation
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_gradient_without_value(name, order, device):
+    """A derivative that is zero everywhere is zero for NaN and infinities, too, as it is natively."""
+    grad = torch.tensor([math.nan, math.inf, -math.inf], device=device)
+    arguments = (grad, torch.full_like(grad, 0.7), name, list(ACTIVATIONS[name]["parameters"].values()), False, order)
+    is_zero = ops.activation_backward(*arguments) == 0
+    assert torch.equal(composite(ops.activation_backward, *arguments) == 0, is_zero)
+
+
 @pytest.mark.parametrize(
     ("name", "params"), [("softshrink", [1e308]), ("hardtanh", [-1e308, 1e308]), ("leaky_relu", [-1e308])]
 )

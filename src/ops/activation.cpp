@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full_like.h>
+#include <ATen/ops/nan_to_num.h>
 
 #include <cmath>
 #include <limits>
@@ -79,8 +80,9 @@ Tensor composite_gradient(const ActivationSpec& given, const Tensor& grad_output
   const TensorNumber d = order == 1   ? gradient<1>(spec, g, s, from_output)
                          : order == 2 ? gradient<2>(spec, g, s, from_output)
                                       : gradient<3>(spec, g, s, from_output);
-  // A derivative that is zero everywhere comes as a constant.
-  return d.is_constant() ? at::mul(grad_output, d.constant) : d.tensor.to(saved.scalar_type());
+  if (!d.is_constant()) return d.tensor.to(saved.scalar_type());
+  // A derivative that is zero everywhere comes as a constant; it is zero for any gradient.
+  return at::mul(d.is_zero() ? at::nan_to_num(grad_output, 0.0, 0.0, 0.0) : grad_output, d.constant);
 }
 
 namespace {
