@@ -113,8 +113,8 @@ def test_parameter_zero(name, device):
     assert composite(ops.activation_backward, grad, x, name, [0.0], False, 1).isnan().all()
 
 
-@every_activation
-@pytest.mark.parametrize("order", [1, 2, 3])
+@pytest.mark.parametrize("name", "identity relu relu6 leaky_relu softshrink hardshrink hardtanh hardsigmoid".split())
+@pytest.mark.parametrize("order", [2, 3])
 def test_gradient_without_value(name, order, device):
     """A derivative that is zero everywhere is zero for NaN and infinities, too, as it is natively."""
     grad = torch.tensor([math.nan, math.inf, -math.inf], device=device)
