@@ -239,7 +239,7 @@ def networks(device: Any, hidden: nn.Module | None = None) -> tuple[fastops.nn.M
     layers = [layer if layer is hidden else layer.to(device, WIDEST) for layer in layers]
     mlp = fastops.nn.MLP(3, [5, 4], 1, activation=hidden, output_activation="tanh", device=device, dtype=WIDEST)
     sequential = nn.Sequential(*layers)
-    for mine, theirs in zip(mlp.values(), (layers[0], layers[2], layers[4]), strict=True):
+    for mine, theirs in zip(mlp[::2], layers[::2], strict=True):
         mine.weight, mine.bias = theirs.weight, theirs.bias
     return mlp, sequential
 

@@ -36,8 +36,7 @@ def assert_equivalent(sequential: nn.Sequential, device: Any) -> MLP:
     """The network made from a Sequential has its layers and its values and gradients."""
     sequential.to(device)
     mlp = MLP.from_sequential(sequential)
-    layers = [module for module in sequential if isinstance(module, nn.Linear)]
-    assert all(mine is theirs for mine, theirs in zip(mlp.values(), layers, strict=True))
+    assert all(mine is theirs for mine, theirs in zip(mlp, sequential, strict=True))
     assert all(mine is theirs for mine, theirs in zip(mlp.parameters(), sequential.parameters(), strict=True))
     assert mlp.training == sequential.training
     results = []

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from . import _C
-from ._eager import is_plain_eager
+from ._eager import check_tensor, is_plain_eager
 '''
 
 FUNCTION = '''
@@ -36,13 +36,14 @@ def {name}(input: Tensor{signature}, inplace: bool = False) -> Tensor:
         A tensor of ``input``'s shape and dtype.
 
     Raises:
-        TypeError: ``input`` has another dtype.{errors}
+        TypeError: ``input`` is no tensor, or has another dtype.{errors}
     """
+    if not torch.jit.is_scripting():
+        if not inplace and is_plain_eager(input):
+            return _C.{name}({call})
+        check_tensor("{name}", input)
     if inplace:
         return torch.ops.fastops.{name}_({call})
-    if not torch.jit.is_scripting():
-        if is_plain_eager(input):
-            return _C.{name}({call})
     return torch.ops.fastops.{name}({call})
 '''
 

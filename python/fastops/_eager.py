@@ -1,10 +1,72 @@
-"""What may be left out on the way to an op: the dispatcher's Python side, and the calls of modules."""
+"""What may be left out on the way to an op: the dispatcher's Python side, and the calls of modules.
+
+A module is plain if calling it does no more than torch.nn says, so that an op may stand for the call. Hooks of the
+module or of all modules, a ``forward`` of its own, a class or function that somebody replaced, weights that are
+computed or of another class than torch's own: with any of these the module is called. ``src/python/plain.cpp`` has the
+same rules for the hot path; these are what ``torch.compile`` follows and what decides about everything else.
+"""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping, Sequence
+from types import FunctionType, ModuleType
+from typing import Any, NamedTuple, TypeGuard
+
+import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.compiler import is_compiling
+from torch.nn.modules.module import _has_any_global_hook
 from torch.overrides import _is_torch_function_mode_enabled
+
+from . import _C
+
+DTYPES = {torch.float32, torch.float64, torch.bfloat16, torch.float16}
+# The last two stand for plain tensors while a program is captured.
+_PLAIN_TENSORS = (Tensor, nn.Parameter, FakeTensor, FunctionalTensor)
+_CALL, _CALL_IMPL = nn.Module.__call__, nn.Module._call_impl
+
+
+class _Class(NamedTuple):
+    """What calling a module of some class comes to: its ``forward``, and what that looks up in which Python module."""
+
+    forward: Any
+    uses: tuple[tuple[ModuleType, str, Any], ...]
+
+
+_classes: dict[type[nn.Module], _Class] = {}
+
+
+def know(kind: type[nn.Module], activation: str = "", parameters: Sequence[str] = ()) -> None:
+    """Lets modules of a class be plain, as long as nobody replaces what calling them comes to.
+
+    Args:
+        kind: the class: torch.nn.Linear, torch.nn.Dropout, or an activation's.
+        activation: its name.
+        parameters: the names of its parameters.
+    """
+    forward = kind.forward
+    home = sys.modules[kind.__module__]
+    if not isinstance(forward, FunctionType) or forward.__globals__ is not vars(home):
+        _classes[kind] = _Class(None, ())  # replaced before fastops was imported: none of its modules is plain
+        return
+    uses: list[tuple[ModuleType, str, Any]] = []
+    names = forward.__code__.co_names
+    for name in names:
+        value = vars(home).get(name)
+        if value is None:
+            continue
+        uses.append((home, name, value))
+        if isinstance(value, ModuleType):
+            uses += [(value, inner, vars(value)[inner]) for inner in names if inner in vars(value)]
+    _classes[kind] = _Class(forward, tuple(uses))
+    _C.add_plain_class(kind, forward, uses, activation, list(parameters))
+
+
+know(nn.Linear)
+know(nn.Dropout)
 
 
 def is_plain_eager(input: Tensor) -> bool:
@@ -13,12 +75,71 @@ def is_plain_eager(input: Tensor) -> bool:
 
 
 def is_untouched(module: nn.Module) -> bool:
-    """Whether calling the module does no more than its class says: it has no hooks and no ``forward`` of its own."""
-    return "forward" not in module.__dict__ and not (
-        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    """Whether calling the module does no more than its class says, and that what torch.nn says of the class."""
+    own, kind = module.__dict__, type(module)
+    return (
+        not ("forward" in own or "_call_impl" in own or "_compiled_call_impl" in own)
+        and not (
+            module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+        )
+        and not _has_any_global_hook()
+        and _is_unchanged(kind)
     )
 
 
-def is_plain_linear(layer: nn.Module) -> bool:
+def _is_unchanged(kind: type[nn.Module]) -> bool:
+    call: Any = kind.__call__
+    if kind._call_impl is not _CALL_IMPL or not (call is _CALL or _is_of_fx(call)):
+        return False
+    known = _classes.get(kind)
+    if known is None:
+        return True
+    if kind.forward is not known.forward:
+        return False
+    for module, name, value in known.uses:  # noqa: SIM110  (torch.compile follows a loop better)
+        if getattr(module, name, None) is not value:
+            return False
+    return True
+
+
+def _is_of_fx(call: Any) -> bool:
+    """Whether torch.fx has put it in place of ``torch.nn.Module.__call__`` while it records: it shall see the op."""
+    return isinstance(call, FunctionType) and call.__globals__["__name__"] == "torch.fx._symbolic_trace"
+
+
+def is_plain_tensor(tensor: Any) -> bool:
+    """Whether the ops take it, and nobody would miss being called: of no other Python class than torch's own."""
+    return (
+        type(tensor) in _PLAIN_TENSORS
+        and tensor.dtype in DTYPES
+        and tensor.layout is torch.strided
+        and not tensor.is_nested
+    )
+
+
+def is_plain_linear(layer: Any) -> TypeGuard[nn.Linear]:
     """Whether calling the layer does nothing but multiply with its weight and add its bias."""
-    return type(layer).forward is nn.Linear.forward and is_untouched(layer)
+    return type(layer) is nn.Linear and is_untouched(layer) and _has_plain_parameters(layer._parameters)
+
+
+def _has_plain_parameters(parameters: Mapping[str, Tensor | None]) -> bool:
+    bias = parameters.get("bias")
+    return (
+        "bias" in parameters and is_plain_tensor(parameters.get("weight")) and (bias is None or is_plain_tensor(bias))
+    )
+
+
+def is_off(module: Any) -> bool:
+    """Whether it is a dropout that gives what it gets."""
+    return type(module) is nn.Dropout and not (module.training and module.p) and is_untouched(module)
+
+
+def is_linear_unchanged() -> bool:
+    """Whether a layer may be computed without torch.nn.functional.linear: nobody has replaced it or nn.Linear."""
+    return _is_unchanged(nn.Linear)
+
+
+def check_tensor(owner: str, input: Any) -> None:
+    """Raises a TypeError unless it is a tensor, or stands for one."""
+    if not (isinstance(input, Tensor) or hasattr(type(input), "__torch_function__")):
+        raise TypeError(f"fastops.{owner}: input must be a tensor, but is a {type(input).__qualname__}")

@@ -1,5 +1,6 @@
 """Which activation of fastops an activation of another library is: modules and functions, with their parameters."""
 
+import copy
 import functools
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from . import _C, _activations
+from ._eager import is_untouched, know
 
 # An activation as users give it: a name, a module of torch.nn or of fastops.nn, whose parameters it then has, or what
 # timm and transformers have in their place.
@@ -23,6 +25,8 @@ _BY_CLASS = {
     for module in (nn, _activations)
     if hasattr(module, entry["class_name"])
 }
+for _class, _name in _BY_CLASS.items():
+    know(_class, _name, list(PARAMETERS[_name]))
 _BY_FUNCTION: dict[Any, str] = {
     getattr(module, name): name
     for name in _TABLE
@@ -62,18 +66,45 @@ def find(activation: Any) -> tuple[str, list[float]] | None:
     if isinstance(activation, nn.Module):
         kind = type(activation)
         name = _BY_CLASS.get(kind) or OTHER_CLASSES.get(kind.__module__, {}).get(kind.__qualname__)
-        attributes = activation.__dict__
+        attribute: Callable[[str, Any], Any] = functools.partial(getattr, activation)
     else:
-        attributes = {}
+        attributes: dict[str, Any] = {}
         if isinstance(activation, functools.partial) and not activation.args:
             activation, attributes = activation.func, activation.keywords
         name = _BY_FUNCTION.get(activation) if callable(activation) and isinstance(activation, Hashable) else None
+        attribute = attributes.get
     if name is None:
         return None
-    if name == "gelu" and attributes.get("approximate") == "tanh":
-        name = "gelu_tanh"
-    parameters = PARAMETERS[name]
-    return name, [float(attributes.get(key, default)) for key, default in parameters.items()]
+    if name == "gelu":
+        approximate = attribute("approximate", "none")
+        if approximate not in ("none", "tanh"):
+            return None
+        name = "gelu_tanh" if approximate == "tanh" else name
+    values = [attribute(key, default) for key, default in PARAMETERS[name].items()]
+    if not all(isinstance(value, (int, float)) for value in values):
+        return None  # a learned one
+    return name, [float(value) for value in values]
+
+
+def plain_activation(module: Any) -> tuple[str, list[float]] | None:
+    """The name and the parameters of an activation module where calling it does no more."""
+    return find(module) if isinstance(module, nn.Module) and is_untouched(module) else None
+
+
+def as_module(activation: Activation) -> nn.Module:
+    """A new module for an activation: a copy of a module, else of torch.nn's class, which other libraries know.
+
+    Raises:
+        ValueError: fastops does not have the activation.
+    """
+    name, params = resolve(activation)
+    if isinstance(activation, nn.Module):
+        return copy.deepcopy(activation)
+    if name == "gelu_tanh":
+        return nn.GELU("tanh")
+    class_name = _TABLE[name]["class_name"]
+    kind = getattr(nn, class_name, None) or getattr(_activations, class_name)
+    return kind(**dict(zip(PARAMETERS[name], params, strict=False)))
 
 
 def resolve(activation: Activation) -> tuple[str, list[float]]:

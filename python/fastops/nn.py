@@ -2,33 +2,41 @@
 
 A module for every activation, named as in ``torch.nn`` (``ReLU``, ``GELU``, ``Softshrink``, ...), the layers below, and
 :func:`convert` for existing models.
+
+Inside the layers below are modules of ``torch.nn``, activations included, as they are in the ``torch.nn`` equivalents.
+One op stands for all of them as long as calling them would do no more. Where one has hooks, was replaced or is changed
+in any other way, or where there are hooks for all modules, they are called one by one instead.
 """
 
-import itertools
-from collections.abc import Iterable, Sequence
+from collections import OrderedDict
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, List, Optional, Union  # noqa: UP035  (TorchScript reads these)
 
 import torch
 import torch.utils.checkpoint
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 
 from . import _C, _activations
 from ._activations import *  # noqa: F403
 from ._convert import convert
-from ._eager import is_plain_eager, is_plain_linear
-from ._resolve import Activation, describe, resolve
+from ._eager import check_tensor, is_linear_unchanged, is_plain_linear, is_plain_tensor
+from ._network import as_network, call_modules, check_form, module_of, name_after, restore_activation
+from ._resolve import Activation, as_module, plain_activation, resolve
 
 __all__ = [*_activations.MODULES, "GatedMLP", "LinearAct", "MLP", "convert"]
 
 
-class LinearAct(nn.Linear):
+class LinearAct(nn.Module):
     """``activation(input @ weight.T + bias)``: ``torch.nn.Linear`` and an activation in one op.
 
-    Parameters, initialization and state dict are those of ``torch.nn.Linear``.
+    Parameters, initialization and state dict are those of ``torch.nn.Linear``. It is none, as it computes something
+    else; the activation is the module ``act_fn``.
 
     Args:
         in_features, out_features, bias, device, dtype: as for ``torch.nn.Linear``.
-        activation: a name (see :mod:`fastops.functional`) or an activation module.
+        activation: a name (see :mod:`fastops.functional`) or an activation module, which is copied.
 
     Shape:
         [..., in_features] to [..., out_features].
@@ -37,7 +45,8 @@ class LinearAct(nn.Linear):
         ValueError: an unknown activation.
     """
 
-    params: List[float]
+    __constants__ = ["_function", "in_features", "out_features"]  # noqa: RUF012  (as TorchScript wants it)
+    __jit_unused_properties__ = ["_function"]  # noqa: RUF012
 
     def __init__(
         self,
@@ -49,33 +58,73 @@ class LinearAct(nn.Linear):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
-        super().__init__(in_features, out_features, bias, device, dtype)
-        self.activation, self.params = resolve(activation)
+        super().__init__()
+        self.in_features = in_features
+        self.out_features = out_features
+        self.weight = nn.Parameter(torch.empty((out_features, in_features), device=device, dtype=dtype))
+        if bias:
+            self.bias = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype))
+        else:
+            self.register_parameter("bias", None)
+        self.act_fn = as_module(activation)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """As ``torch.nn.Linear``."""
+        nn.Linear.reset_parameters(self)
 
     def forward(self, input: Tensor) -> Tensor:
         if not torch.jit.is_scripting():
-            if is_plain_eager(input):
-                return _C.linear_act(input, self.weight, self.bias, self.activation, self.params)
-        return torch.ops.fastops.linear_act(input, self.weight, self.bias, self.activation, self.params)
+            if not is_compiling():
+                output = _C.linear_act_of_modules(input, self._parameters, self._modules)
+                if output is not None:
+                    return output
+            return self._composed(input)
+        if self._function is None:
+            return self.act_fn(nn.functional.linear(input, self.weight, self.bias))
+        activation, params = self._function
+        return torch.ops.fastops.linear_act(input, self.weight, self.bias, activation, params)
+
+    @torch.jit.unused
+    def _composed(self, input: Tensor) -> Tensor:
+        weight, bias = self.weight, self.bias  # computed, perhaps: asked for once
+        stored = self._parameters  # while torch.fx records, the attributes are something else
+        is_plain = is_plain_tensor(stored.get("weight", weight))
+        is_plain = is_plain and (bias is None or is_plain_tensor(stored.get("bias", bias)))
+        function = plain_activation(self.act_fn)
+        if function is None or not is_plain or not is_linear_unchanged():
+            return self.act_fn(nn.functional.linear(input, weight, bias))
+        check_tensor("nn.LinearAct", input)
+        return torch.ops.fastops.linear_act(input, weight, bias, *function)
+
+    @property
+    def _function(self) -> Optional[tuple[str, list[float]]]:
+        return plain_activation(self.act_fn)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        restore_activation(self)
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, activation={describe(self.activation, self.params)}"
+        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
 
 
-class MLP(nn.ModuleDict):
+class MLP(nn.Sequential):
     """A multi-layer perceptron in one op: ``Linear, activation, Linear, activation, ..., Linear, output_activation``.
 
-    The layers are ``torch.nn.Linear`` modules under the names that they have in the equivalent ``torch.nn.Sequential``
-    (``"0"``, ``"2"``, ...), so state dicts are interchangeable with it. ``parameters()`` gives W0, b0, W1, b1, ...
-    For the backward pass one tensor per hidden layer is kept. Where a layer is more than a plain ``torch.nn.Linear``
-    (it was replaced by a module with a ``forward`` of its own, or has hooks, as pruning and the parallel styles of
-    ``torch.distributed`` add them), the layers are called one by one instead.
+    It is the ``torch.nn.Sequential`` of these modules, with the same names and state dict, and can be used and changed
+    as one (``mlp[0]``, slices, ``append``, ...); an activation is of ``torch.nn``'s class where that has it.
+    ``parameters()`` gives W0, b0, W1, b1, ... For the backward pass one tensor per hidden layer is kept. Where a module
+    is more than its class says (it was replaced by one with a ``forward`` of its own, or has hooks, as pruning and the
+    parallel styles of ``torch.distributed`` add them), or the modules are no multi-layer perceptron any more, they are
+    called one by one instead.
 
     Args:
         in_features: size of the input's last dimension.
         hidden_features: size of the hidden layer, or the sizes of several; ``[]`` for a single linear layer.
         out_features: size of the output's last dimension; None for ``in_features``.
-        activation: of the hidden layers: a name (see :mod:`fastops.functional`) or an activation module.
+        activation: of the hidden layers: a name (see :mod:`fastops.functional`) or an activation module, which is
+            copied.
         output_activation: of the last layer; None for none.
         bias: whether the layers have a bias.
         dropout: probability with which the outputs of the hidden layers are zeroed during training. With dropout, the
@@ -90,8 +139,8 @@ class MLP(nn.ModuleDict):
         ValueError: an unknown activation, or a dropout outside [0, 1].
     """
 
-    params: List[float]
-    output_params: List[float]
+    __constants__ = ["_functions"]  # noqa: RUF012  (as TorchScript wants it)
+    __jit_unused_properties__ = ["_functions"]  # noqa: RUF012
 
     def __init__(
         self,
@@ -107,34 +156,27 @@ class MLP(nn.ModuleDict):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
-        hidden = [hidden_features] if isinstance(hidden_features, int) else list(hidden_features)
-        sizes = [in_features, *hidden, in_features if out_features is None else out_features]
-        step = 3 if dropout > 0 else 2  # Linear, activation and perhaps Dropout
-        layers = {
-            str(step * i): nn.Linear(size, next_size, bias=bias, device=device, dtype=dtype)
-            for i, (size, next_size) in enumerate(itertools.pairwise(sizes))
-        }
-        self._set_up(layers, activation, output_activation, dropout)
-        self.checkpoint = checkpoint
-
-    def _set_up(
-        self,
-        layers: dict[str, nn.Linear],
-        activation: Activation,
-        output_activation: Optional[Activation],
-        dropout: float,
-    ) -> None:
         if not 0.0 <= dropout <= 1.0:
             raise ValueError(f"fastops.nn.MLP: dropout must be between 0 and 1, but is {dropout}")
-        super().__init__(layers)
-        self.activation, self.params = resolve(activation)
-        self.output_activation, self.output_params = resolve(output_activation or "identity")
-        self.dropout = dropout
-        self.checkpoint = False
+        resolve(activation)
+        hidden = [hidden_features] if isinstance(hidden_features, int) else list(hidden_features)
+        modules: list[nn.Module] = []
+        for size, next_size in pairwise([in_features, *hidden]):
+            modules.append(nn.Linear(size, next_size, bias=bias, device=device, dtype=dtype))
+            modules.append(as_module(activation))
+            if dropout > 0:
+                modules.append(nn.Dropout(dropout))
+        size = hidden[-1] if hidden else in_features
+        next_size = in_features if out_features is None else out_features
+        modules.append(nn.Linear(size, next_size, bias=bias, device=device, dtype=dtype))
+        if output_activation is not None:
+            modules.append(as_module(output_activation))
+        super().__init__(*modules)
+        self.checkpoint = checkpoint
 
     @classmethod
     def from_sequential(cls, sequential: nn.Sequential) -> "MLP":
-        """The MLP that computes what ``sequential`` does, with the same ``torch.nn.Linear`` modules (not copies).
+        """The MLP that computes what ``sequential`` does, with the same modules (not copies).
 
         Args:
             sequential: ``Linear, activation[, Dropout], Linear, ...[, activation]``, with one kind of activation and
@@ -143,82 +185,106 @@ class MLP(nn.ModuleDict):
         Raises:
             ValueError: it has another form; the message says where.
         """
-        layers, activation, output_activation, dropout = _parse_sequential(sequential)
+        check_form(sequential)
         mlp = cls.__new__(cls)
-        mlp._set_up(layers, activation, output_activation, dropout)
+        nn.Sequential.__init__(mlp, OrderedDict(sequential._modules))
+        mlp.checkpoint = False
         return mlp.train(sequential.training)
 
     def forward(self, input: Tensor) -> Tensor:
-        layer_by_layer = self.training and self.dropout > 0.0
         if not torch.jit.is_scripting():
-            layer_by_layer |= torch.jit.is_tracing()  # it has no lists of optional tensors
-            if is_plain_eager(input) and not layer_by_layer:
-                output = _C.mlp_of_linears(
-                    input,
-                    self._modules,
-                    self.activation,
-                    self.output_activation,
-                    self.params,
-                    self.output_params,
-                    self.checkpoint,
-                )
+            if not is_compiling():
+                output = _C.mlp_of_modules(input, self._modules, self.checkpoint)
                 if output is not None:
                     return output
-            layer_by_layer = layer_by_layer or not all(is_plain_linear(layer) for layer in self.values())
-            if layer_by_layer and self.checkpoint and not torch.jit.is_tracing():
-                return torch.utils.checkpoint.checkpoint(self._layer_by_layer, input, use_reentrant=False)
-        if layer_by_layer:
-            return self._layer_by_layer(input)
+            return self._composed(input)
+        if self._functions is None:
+            return self._one_by_one(input)
         weights: List[Tensor] = []
         biases: List[Optional[Tensor]] = []
-        for layer in self.values():
-            weights.append(layer.weight)
-            biases.append(layer.bias)
+        dropout = False
+        for module in self:
+            if hasattr(module, "weight"):
+                weights.append(module.weight)
+                biases.append(module.bias)
+            if hasattr(module, "p"):
+                dropout = dropout or (module.training and module.p > 0)
+        if dropout:
+            return self._one_by_one(input)
+        activation, output_activation, params, output_params = self._functions
         return torch.ops.fastops.mlp(
-            input,
-            weights,
-            biases,
-            self.activation,
-            self.output_activation,
-            self.params,
-            self.output_params,
-            self.checkpoint,
+            input, weights, biases, activation, output_activation, params, output_params, self.checkpoint
         )
 
-    def _layer_by_layer(self, input: Tensor) -> Tensor:
-        last = len(self.values()) - 1
-        for i, layer in enumerate(self.values()):
-            activation, params = self.activation, self.params
-            if i == last:
-                activation, params = self.output_activation, self.output_params
-            if torch.jit.is_scripting():  # no layer has hooks there or was replaced
-                input = torch.ops.fastops.linear_act(input, layer.weight, layer.bias, activation, params)
-            else:
-                input = _call_layer(layer, input, activation, params)
-            if i < last:
-                input = nn.functional.dropout(input, self.dropout, self.training)
+    def _one_by_one(self, input: Tensor) -> Tensor:
+        for module in self:
+            input = module(input)
         return input
 
+    @torch.jit.unused
+    def _composed(self, input: Tensor) -> Tensor:
+        modules = list(self._modules.values())
+        is_tracing = torch.jit.is_tracing()  # it has no lists of optional tensors
+        network = None if is_tracing else as_network(modules)
+        if network is not None:
+            check_tensor("nn.MLP", input)
+            weights, biases = [layer.weight for layer in network.layers], [layer.bias for layer in network.layers]
+            return torch.ops.fastops.mlp(input, weights, biases, *network.functions, self.checkpoint)
+        if self.checkpoint and not is_tracing:
+            return torch.utils.checkpoint.checkpoint(call_modules, modules, input, use_reentrant=False)
+        return call_modules(modules, input)
+
+    @property
+    def _functions(self) -> Optional[tuple[str, str, list[float], list[float]]]:
+        network = as_network([module for module in self._modules.values() if type(module) is not nn.Dropout])
+        return network and network.functions
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return nn.Sequential(OrderedDict(list(self._modules.items())[index]))
+        return nn.Sequential.__getitem__(self, index)
+
+    __getitem__.__dict__.update(nn.Sequential.__getitem__.__dict__)  # scripted modules have it, too
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        own = self.__dict__
+        if "params" not in own:
+            return
+        # Pickled by a version whose activations were no modules: `_modules` has the layers alone.
+        hidden = own.pop("activation"), own.pop("params")
+        last = own.pop("output_activation"), own.pop("output_params")
+        dropout = own.pop("dropout")
+        names = list(own["_modules"])
+        modules: dict[str, nn.Module] = {}
+        for name, layer in own["_modules"].items():
+            is_last = name == names[-1]
+            modules[name] = layer
+            if not is_last or last[0] != "identity":
+                modules[name_after(name, 1, "activation")] = module_of(*(last if is_last else hidden))
+            if dropout and not is_last:
+                modules[name_after(name, 2, "dropout")] = nn.Dropout(dropout)
+        own["_modules"] = modules
+        for module in modules.values():
+            module.train(self.training)
+
     def extra_repr(self) -> str:
-        text = f"activation={describe(self.activation, self.params)}"
-        if self.output_activation != "identity":
-            text += f", output_activation={describe(self.output_activation, self.output_params)}"
-        text += f", dropout={self.dropout}" if self.dropout else ""
-        return text + (", checkpoint=True" if self.checkpoint else "")
+        return "checkpoint=True" if self.checkpoint else ""
 
 
 class GatedMLP(nn.Module):
     """The gated feed-forward block of LLaMA: ``down_proj(activation(gate_proj(x)) * up_proj(x))`` in one op.
 
     Shazeer, GLU Variants Improve Transformer, 2020. The projections are ``torch.nn.Linear`` modules named as in
-    Hugging Face's LLaMA. Where one is more than that (replaced by a module with a ``forward`` of its own, or with
-    hooks), they are called one by one instead.
+    Hugging Face's LLaMA, and so is the activation, the module ``act_fn``. Where one is more than its class says
+    (replaced by a module with a ``forward`` of its own, or with hooks), they are called one by one instead.
 
     Args:
         in_features: size of the input's last dimension.
         hidden_features: size of the gate and up projections.
         out_features: size of the output's last dimension; None for ``in_features``.
-        activation: a name (see :mod:`fastops.functional`) or an activation module; ``silu`` gives SwiGLU.
+        activation: a name (see :mod:`fastops.functional`) or an activation module, which is copied; ``silu`` gives
+            SwiGLU.
         bias: whether the projections have a bias.
         checkpoint: keep nothing but the input for the backward pass, which computes the projections again.
         device, dtype: of the parameters.
@@ -230,7 +296,8 @@ class GatedMLP(nn.Module):
         ValueError: an unknown activation.
     """
 
-    params: List[float]
+    __constants__ = ["_function"]  # noqa: RUF012  (as TorchScript wants it)
+    __jit_unused_properties__ = ["_function"]  # noqa: RUF012
 
     def __init__(
         self,
@@ -249,20 +316,20 @@ class GatedMLP(nn.Module):
         self.gate_proj = nn.Linear(in_features, hidden_features, bias, device, dtype)
         self.up_proj = nn.Linear(in_features, hidden_features, bias, device, dtype)
         self.down_proj = nn.Linear(hidden_features, out_features, bias, device, dtype)
-        self.activation, self.params = resolve(activation)
+        self.act_fn = as_module(activation)
         self.checkpoint = checkpoint
 
     def forward(self, input: Tensor) -> Tensor:
-        gate, up, down = self.gate_proj, self.up_proj, self.down_proj
         if not torch.jit.is_scripting():
-            if is_plain_eager(input):
-                output = _C.gated_mlp_of_linears(input, gate, up, down, self.activation, self.params, self.checkpoint)
+            if not is_compiling():
+                output = _C.gated_mlp_of_modules(input, self._modules, self.checkpoint)
                 if output is not None:
                     return output
-            if not all(is_plain_linear(layer) for layer in (gate, up, down)):
-                if self.checkpoint and not torch.jit.is_tracing():
-                    return torch.utils.checkpoint.checkpoint(self._layer_by_layer, input, use_reentrant=False)
-                return self._layer_by_layer(input)
+            return self._composed(input)
+        gate, up, down = self.gate_proj, self.up_proj, self.down_proj
+        if self._function is None:
+            return down(self.act_fn(gate(input)) * up(input))
+        activation, params = self._function
         return torch.ops.fastops.gated_mlp(
             input,
             gate.weight,
@@ -271,81 +338,40 @@ class GatedMLP(nn.Module):
             gate.bias,
             up.bias,
             down.bias,
-            self.activation,
-            self.params,
+            activation,
+            params,
             self.checkpoint,
         )
 
     @torch.jit.unused
-    def _layer_by_layer(self, input: Tensor) -> Tensor:
-        gated = torch.ops.fastops.act_mul(self.gate_proj(input), self.up_proj(input), self.activation, self.params)
-        return self.down_proj(gated)
+    def _composed(self, input: Tensor) -> Tensor:
+        function = self._function
+        if function is not None:
+            check_tensor("nn.GatedMLP", input)
+            layers = self.gate_proj, self.up_proj, self.down_proj
+            parameters = [layer.weight for layer in layers] + [layer.bias for layer in layers]
+            return torch.ops.fastops.gated_mlp(input, *parameters, *function, self.checkpoint)
+        if self.checkpoint and not torch.jit.is_tracing():
+            return torch.utils.checkpoint.checkpoint(self._call_modules, input, use_reentrant=False)
+        return self._call_modules(input)
+
+    @torch.jit.unused
+    def _call_modules(self, input: Tensor) -> Tensor:
+        gate, up = self.gate_proj(input), self.up_proj(input)
+        activation = plain_activation(self.act_fn)
+        if activation is None:
+            return self.down_proj(self.act_fn(gate) * up)
+        return self.down_proj(torch.ops.fastops.act_mul(gate, up, *activation))
+
+    @property
+    def _function(self) -> Optional[tuple[str, list[float]]]:
+        """The activation, where all modules are plain."""
+        layers = self.gate_proj, self.up_proj, self.down_proj
+        return plain_activation(self.act_fn) if all(is_plain_linear(layer) for layer in layers) else None
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        restore_activation(self)
 
     def extra_repr(self) -> str:
-        text = f"activation={describe(self.activation, self.params)}"
-        return text + (", checkpoint=True" if self.checkpoint else "")
-
-
-def _call_layer(layer: nn.Module, input: Tensor, activation: str, params: list[float]) -> Tensor:
-    """A layer with its activation: in one op where the layer is a plain one."""
-    if is_plain_linear(layer):
-        return torch.ops.fastops.linear_act(input, layer.weight, layer.bias, activation, params)
-    output = layer(input)
-    return output if activation == "identity" else getattr(torch.ops.fastops, activation)(output, *params)
-
-
-def _parse_sequential(
-    sequential: nn.Sequential,
-) -> tuple[dict[str, nn.Linear], Activation, Optional[Activation], float]:
-    """The layers, the activation between them, the one after them, and the dropout."""
-
-    def fail(position: str, reason: str) -> ValueError:
-        return ValueError(f"fastops.nn.MLP.from_sequential: module {position}: {reason}")
-
-    layers: dict[str, nn.Linear] = {}
-    between: list[tuple[str, nn.Module, float]] = []  # after each layer but the last: position, activation, dropout
-    output_activation: Optional[nn.Module] = None
-    modules = _Peekable(sequential._modules.items())  # not named_children, which skips repetitions
-    while modules:
-        position, layer = modules.take()
-        if type(layer) is not nn.Linear:
-            raise fail(position, f"expected torch.nn.Linear, but it is {type(layer).__name__}")
-        layers[position] = layer
-        if not modules:
-            break
-        position, activation = modules.take()
-        if isinstance(activation, nn.Linear):
-            raise fail(position, "expected an activation between two Linear modules")
-        resolve(activation)
-        dropout = 0.0
-        if modules and isinstance(modules.peek(), nn.Dropout):
-            dropout = modules.take()[1].p
-        if not modules:
-            if dropout:
-                raise fail(position, "dropout after the last layer is not part of an MLP")
-            output_activation = activation
-            break
-        between.append((position, activation, dropout))
-    if not layers:
-        raise fail("0", "the Sequential is empty; it needs at least one Linear")
-    for position, activation, dropout in between[1:]:
-        if resolve(activation) != resolve(between[0][1]) or dropout != between[0][2]:
-            raise fail(position, "activation and dropout must be the same between all layers")
-    activation = between[0][1] if between else nn.Identity()
-    return layers, activation, output_activation, between[0][2] if between else 0.0
-
-
-class _Peekable:
-    """Named modules, one after another."""
-
-    def __init__(self, modules: Iterable[tuple[str, Any]]) -> None:
-        self._modules = list(modules)
-
-    def __bool__(self) -> bool:
-        return bool(self._modules)
-
-    def peek(self) -> nn.Module:
-        return self._modules[0][1]
-
-    def take(self) -> tuple[str, Any]:
-        return self._modules.pop(0)
+        return "checkpoint=True" if self.checkpoint else ""

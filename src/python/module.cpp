@@ -4,14 +4,13 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/version.h>
 
-#include <array>
-
 #include "backends/cpu/kernels.h"
 #include "backends/cpu/memory.h"
 #include "backends/cpu/roofs.h"
 #include "ops/activation.h"
 #include "ops/gated_mlp.h"
 #include "ops/mlp.h"
+#include "python/plain.h"
 
 namespace fastops {
 namespace {
@@ -47,54 +46,6 @@ void define_activation(py::module_& m, std::index_sequence<I...>) {
   m.def(info(id).name, torch::wrap_pybind_function_no_gil(+call));
 }
 
-// A class for the life of the process.
-PyObject* class_of_torch_nn(const char* name) {
-  return py::object(py::module_::import("torch.nn").attr(name)).release().ptr();
-}
-
-// The tensor behind an object that is a plain tensor or parameter, of no other Python class.
-const Tensor* plain_tensor(PyObject* object) {
-  static PyObject* const parameter = class_of_torch_nn("Parameter");
-  const auto* type = reinterpret_cast<PyObject*>(Py_TYPE(object));
-  return type == parameter || type == THPVariableClass ? &THPVariable_Unpack(object) : nullptr;
-}
-
-// A string that lives as long as the process.
-PyObject* interned(const char* text) { return PyUnicode_InternFromString(text); }
-
-// Weight and bias of a torch.nn.Linear whose forward could be left out: nothing where it is of another class, has hooks
-// or a forward of its own, or has its parameters elsewhere (parametrized, pruned, ...).
-struct LinearParameters {
-  Tensor weight;
-  std::optional<Tensor> bias;
-};
-std::optional<LinearParameters> plain_linear(PyObject* module) {
-  static PyObject* const linear = class_of_torch_nn("Linear");
-  static PyObject* const forward = interned("forward");
-  static PyObject* const parameters_name = interned("_parameters");
-  static PyObject* const weight_name = interned("weight");
-  static PyObject* const bias_name = interned("bias");
-  static const std::array<PyObject*, 4> hooks = {interned("_forward_hooks"), interned("_forward_pre_hooks"),
-                                                 interned("_backward_hooks"), interned("_backward_pre_hooks")};
-  if (reinterpret_cast<PyObject*>(Py_TYPE(module)) != linear) return {};
-  const auto attributes = py::reinterpret_steal<py::object>(PyObject_GenericGetDict(module, nullptr));
-  if (!attributes) throw py::error_already_set();
-  if (PyDict_GetItem(attributes.ptr(), forward)) return {};
-  for (PyObject* name : hooks) {
-    PyObject* const registered = PyDict_GetItem(attributes.ptr(), name);
-    if (!registered || !PyDict_Check(registered) || PyDict_Size(registered) > 0) return {};
-  }
-  PyObject* const parameters = PyDict_GetItem(attributes.ptr(), parameters_name);
-  if (!parameters || !PyDict_Check(parameters)) return {};
-  PyObject* const weight = PyDict_GetItem(parameters, weight_name);
-  PyObject* const bias = PyDict_GetItem(parameters, bias_name);
-  if (!weight || !bias) return {};
-  const Tensor* const weight_tensor = plain_tensor(weight);
-  const Tensor* const bias_tensor = bias == Py_None ? nullptr : plain_tensor(bias);
-  if (!weight_tensor || (!bias_tensor && bias != Py_None)) return {};
-  return LinearParameters{*weight_tensor, bias_tensor ? std::optional(*bias_tensor) : std::nullopt};
-}
-
 // mlp of the plain torch.nn.Linear modules that are the `_modules` of another; None if one of them is not plain.
 py::object mlp_of_linears(const Tensor& input, const py::dict& modules, const std::string& activation,
                           const std::string& output_activation, const std::vector<double>& params,
@@ -103,7 +54,7 @@ py::object mlp_of_linears(const Tensor& input, const py::dict& modules, const st
   OptionalTensors biases;
   biases.reserve(modules.size());
   for (const auto& [name, module] : modules) {
-    auto layer = plain_linear(module.ptr());
+    auto layer = plain::linear(module.ptr());
     if (!layer) return py::none();
     weights.push_back(std::move(layer->weight));
     biases.push_back(std::move(layer->bias));
@@ -116,18 +67,68 @@ py::object mlp_of_linears(const Tensor& input, const py::dict& modules, const st
   return py::cast(std::move(output));
 }
 
-// gated_mlp of three plain torch.nn.Linear modules; None if one of them is not plain.
-py::object gated_mlp_of_linears(const Tensor& input, py::handle gate, py::handle up, py::handle down,
-                                const std::string& activation, const std::vector<double>& params, bool checkpoint) {
-  const auto g = plain_linear(gate.ptr());
-  const auto u = plain_linear(up.ptr());
-  const auto d = plain_linear(down.ptr());
+py::object gated_mlp(const Tensor& input, py::handle gate, py::handle up, py::handle down, std::string_view activation,
+                     c10::ArrayRef<double> params, bool checkpoint) {
+  const auto g = plain::linear(gate.ptr());
+  const auto u = plain::linear(up.ptr());
+  const auto d = plain::linear(down.ptr());
   if (!g || !u || !d) return py::none();
   Tensor output;
   {
     py::gil_scoped_release no_gil;
     output = gated_mlp_op().call(input, g->weight, u->weight, d->weight, g->bias, u->bias, d->bias, activation, params,
                                  checkpoint);
+  }
+  return py::cast(std::move(output));
+}
+
+// gated_mlp of three plain torch.nn.Linear modules; None if one of them is not plain.
+py::object gated_mlp_of_linears(const Tensor& input, py::handle gate, py::handle up, py::handle down,
+                                const std::string& activation, const std::vector<double>& params, bool checkpoint) {
+  return gated_mlp(input, gate, up, down, activation, params, checkpoint);
+}
+
+// mlp of the modules that are the `_modules` of another: Linear and activations; None if one of them is not plain.
+py::object mlp_of_modules(py::handle input, const py::dict& modules, bool checkpoint) {
+  if (!plain::is_eager(input)) return py::none();
+  const auto network = plain::network(modules);
+  if (!network) return py::none();
+  Tensor output;
+  {
+    const auto& [weights, biases, hidden, last] = *network;
+    const Tensor& x = THPVariable_Unpack(input.ptr());
+    py::gil_scoped_release no_gil;
+    output = mlp_op().call(x, weights, biases, hidden.name, last.name, hidden.params, last.params, checkpoint);
+  }
+  return py::cast(std::move(output));
+}
+
+// A module among the `_modules` of another.
+PyObject* child(const py::dict& modules, const char* name) {
+  PyObject* const module = PyDict_GetItemString(modules.ptr(), name);
+  return module ? module : Py_None;
+}
+
+// gated_mlp of the projections and the activation among the `_modules` of another; None if one of them is not plain.
+py::object gated_mlp_of_modules(py::handle input, const py::dict& modules, bool checkpoint) {
+  if (!plain::is_eager(input)) return py::none();
+  const auto function = plain::activation(child(modules, "act_fn"));
+  if (!function) return py::none();
+  return gated_mlp(THPVariable_Unpack(input.ptr()), child(modules, "gate_proj"), child(modules, "up_proj"),
+                   child(modules, "down_proj"), function->name, function->params, checkpoint);
+}
+
+// linear_act of a module's parameters and the activation among its `_modules`; None if one of them is not plain.
+py::object linear_act_of_modules(py::handle input, py::handle parameters, const py::dict& modules) {
+  if (!plain::is_eager(input)) return py::none();
+  const auto function = plain::activation(child(modules, "act_fn"));
+  const auto layer = plain::parameters(parameters.ptr());
+  if (!function || !layer) return py::none();
+  Tensor output;
+  {
+    const Tensor& x = THPVariable_Unpack(input.ptr());
+    py::gil_scoped_release no_gil;
+    output = linear_act_op().call(x, layer->weight, layer->bias, function->name, function->params);
   }
   return py::cast(std::move(output));
 }
@@ -165,6 +166,11 @@ PYBIND11_MODULE(_C, m) {
   define_activation<Activation::name>(m, std::make_index_sequence<detail::count_parameters(parameters)>{});
   FASTOPS_ACTIVATIONS(FASTOPS_DEFINE)
 #undef FASTOPS_DEFINE
+  plain::initialize();
+  m.def("add_plain_class", &plain::add_class);
+  m.def("mlp_of_modules", torch::wrap_pybind_function(mlp_of_modules));
+  m.def("gated_mlp_of_modules", torch::wrap_pybind_function(gated_mlp_of_modules));
+  m.def("linear_act_of_modules", torch::wrap_pybind_function(linear_act_of_modules));
   m.def("mlp_of_linears", torch::wrap_pybind_function(mlp_of_linears));
   m.def("linear_act", torch::wrap_pybind_function_no_gil(linear_act));
   m.def("gated_mlp_of_linears", torch::wrap_pybind_function(gated_mlp_of_linears));

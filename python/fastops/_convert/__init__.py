@@ -145,7 +145,7 @@ def _plan(module: nn.Module) -> tuple[list[str], Formula | None]:
     nothing: tuple[list[str], Formula | None] = [], None
     if _is_compiled(module):
         raise Unreadable("it is compiled already; convert the model before it is compiled, scripted or traced")
-    if isinstance(module, FusedModule) or not any(map(_looks_linear, module._modules.values())):
+    if isinstance(module, FusedModule) or _is_ours(module) or not any(map(_looks_linear, module._modules.values())):
         return nothing
     try:
         formula = read(module)
@@ -223,7 +223,14 @@ def _path(module: nn.Module) -> str:
 
 def _looks_linear(layer: Any) -> bool:
     """Whether it is some kind of linear layer, one that can be fused or not."""
-    return isinstance(layer, nn.Linear) or "Linear" in type(layer).__name__ or is_conv1d(layer)
+    return (
+        isinstance(layer, nn.Linear) or is_conv1d(layer) or ("Linear" in type(layer).__name__ and not _is_ours(layer))
+    )
+
+
+def _is_ours(module: Any) -> bool:
+    """Whether it is one of fastops.nn, which is one op already."""
+    return isinstance(module, nn.Module) and type(module).forward.__module__ == "fastops.nn"
 
 
 def _is_activation(value: Any) -> bool:

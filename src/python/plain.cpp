@@ -1,0 +1,259 @@
+#include "python/plain.h"
+
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/TracerMode.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <array>
+#include <unordered_map>
+
+namespace fastops::plain {
+namespace {
+
+namespace py = pybind11;
+
+// A name or another object that lives as long as the process.
+PyObject* kept(py::object object) { return object.release().ptr(); }
+PyObject* interned(const char* text) { return PyUnicode_InternFromString(text); }
+
+enum class Role : uint8_t { linear, dropout, activation };
+
+// A class of modules, as it was when fastops was imported.
+struct Class {
+  PyTypeObject* type;
+  PyObject* forward;
+  struct Use {
+    PyObject* dictionary;
+    PyObject* name;
+    PyObject* value;
+  };
+  std::vector<Use> uses;
+  Role role;
+  std::string activation;
+  std::vector<PyObject*> attributes;  // the names of the activation's parameters
+  unsigned int unchanged_version;     // CPython gives a type another one whenever it or a base changes; 0 is none
+};
+
+// What is asked of torch.nn again and again.
+struct Torch {
+  PyObject* parameter;
+  PyTypeObject* ordered_dict;
+  PyObject* call;       // torch.nn.Module.__call__
+  PyObject* call_impl;  // torch.nn.Module._call_impl
+  std::array<PyObject*, 4> global_hooks;
+  PyTypeObject* linear;
+  std::unordered_map<PyTypeObject*, Class> classes;
+};
+Torch* torch_nn = nullptr;  // never destroyed: the interpreter may be gone by then
+
+struct Names {
+  std::array<PyObject*, 4> hooks;
+  std::array<PyObject*, 3> overrides;
+  PyObject *parameters, *weight, *bias, *training, *p, *approximate, *forward, *call, *call_impl;
+};
+Names names;
+
+bool is_attribute(const Class& known, PyObject* name, PyObject* value) {
+  const auto now = py::reinterpret_steal<py::object>(PyObject_GetAttr(reinterpret_cast<PyObject*>(known.type), name));
+  if (!now) PyErr_Clear();
+  return now.ptr() == value;
+}
+
+// Whether class and functions are those that were there when fastops was imported.
+bool is_unchanged(Class& known) {
+  const unsigned int version = known.type->tp_version_tag;
+  if (version == 0 || version != known.unchanged_version) {
+    if (!is_attribute(known, names.forward, known.forward) || !is_attribute(known, names.call, torch_nn->call) ||
+        !is_attribute(known, names.call_impl, torch_nn->call_impl)) {
+      return false;
+    }
+    known.unchanged_version = known.type->tp_version_tag;
+  }
+  for (const auto& [dictionary, name, value] : known.uses) {
+    if (PyDict_GetItem(dictionary, name) != value) return false;
+  }
+  return true;
+}
+
+bool has_global_hooks() {
+  for (PyObject* hooks : torch_nn->global_hooks) {
+    if (PyDict_Size(hooks) > 0) return true;
+  }
+  return false;
+}
+
+// A plain module: what its class is known for, and its attributes.
+struct Module {
+  Class* kind = nullptr;
+  py::object attributes;
+  explicit operator bool() const { return kind != nullptr; }
+};
+Module plain_module(PyObject* object) {
+  const auto found = torch_nn->classes.find(Py_TYPE(object));
+  if (found == torch_nn->classes.end() || !is_unchanged(found->second)) return {};
+  auto attributes = py::reinterpret_steal<py::object>(PyObject_GenericGetDict(object, nullptr));
+  if (!attributes) throw py::error_already_set();
+  for (PyObject* name : names.overrides) {
+    if (PyDict_GetItem(attributes.ptr(), name)) return {};
+  }
+  for (PyObject* name : names.hooks) {
+    PyObject* const registered = PyDict_GetItem(attributes.ptr(), name);
+    if (!registered || !PyDict_Check(registered) || PyDict_Size(registered) > 0) return {};
+  }
+  return {&found->second, std::move(attributes)};
+}
+
+// Whether the ops take it, and nobody would miss being called: of no other Python class than torch's own.
+const Tensor* plain_tensor(PyObject* object) {
+  const auto* type = reinterpret_cast<PyObject*>(Py_TYPE(object));
+  if (type != torch_nn->parameter && type != THPVariableClass) return nullptr;
+  const Tensor& tensor = THPVariable_Unpack(object);
+  const auto dtype = tensor.scalar_type();
+  const bool is_float = dtype == at::kFloat || dtype == at::kDouble || dtype == at::kBFloat16 || dtype == at::kHalf;
+  return is_float && tensor.layout() == at::kStrided && !tensor.is_nested() ? &tensor : nullptr;
+}
+
+std::optional<Function> activation(const Module& module) {
+  Function function{module.kind->activation, {}};
+  for (PyObject* name : module.kind->attributes) {
+    PyObject* const value = PyDict_GetItem(module.attributes.ptr(), name);
+    if (!value || !(PyFloat_Check(value) || PyLong_Check(value))) return {};
+    function.params.push_back(PyFloat_AsDouble(value));
+    if (PyErr_Occurred()) throw py::error_already_set();
+  }
+  // The one activation of torch.nn that has several forms.
+  if (PyObject* const approximate = PyDict_GetItem(module.attributes.ptr(), names.approximate)) {
+    if (!PyUnicode_Check(approximate)) return {};
+    if (PyUnicode_CompareWithASCIIString(approximate, "tanh") == 0) {
+      function.name = "gelu_tanh";
+    } else if (PyUnicode_CompareWithASCIIString(approximate, "none") != 0) {
+      return {};
+    }
+  }
+  return function;
+}
+
+std::optional<Parameters> plain_parameters(PyObject* dictionary) {
+  // A subclass may do more when it is asked, such as fetching what is elsewhere.
+  if (!PyDict_CheckExact(dictionary) && Py_TYPE(dictionary) != torch_nn->ordered_dict) return {};
+  PyObject* const weight = PyDict_GetItem(dictionary, names.weight);
+  PyObject* const bias = PyDict_GetItem(dictionary, names.bias);
+  if (!weight || !bias) return {};
+  const Tensor* const weight_tensor = plain_tensor(weight);
+  const Tensor* const bias_tensor = bias == Py_None ? nullptr : plain_tensor(bias);
+  if (!weight_tensor || (!bias_tensor && bias != Py_None)) return {};
+  return Parameters{*weight_tensor, bias_tensor ? std::optional(*bias_tensor) : std::nullopt};
+}
+
+std::optional<Parameters> linear(const Module& module) {
+  PyObject* const dictionary = PyDict_GetItem(module.attributes.ptr(), names.parameters);
+  return dictionary ? plain_parameters(dictionary) : std::nullopt;
+}
+
+bool is_off(const Module& dropout) {
+  PyObject* const training = PyDict_GetItem(dropout.attributes.ptr(), names.training);
+  PyObject* const p = PyDict_GetItem(dropout.attributes.ptr(), names.p);
+  return training == Py_False || (p && PyFloat_Check(p) && PyFloat_AS_DOUBLE(p) == 0);
+}
+
+}  // namespace
+
+void initialize() {
+  const auto nn = py::module_::import("torch.nn");
+  const auto module = py::module_::import("torch.nn.modules.module");
+  const auto module_class = nn.attr("Module");
+  torch_nn = new Torch{kept(nn.attr("Parameter")),
+                       reinterpret_cast<PyTypeObject*>(kept(py::module_::import("collections").attr("OrderedDict"))),
+                       kept(module_class.attr("__call__")),
+                       kept(module_class.attr("_call_impl")),
+                       {kept(module.attr("_global_backward_pre_hooks")), kept(module.attr("_global_backward_hooks")),
+                        kept(module.attr("_global_forward_hooks")), kept(module.attr("_global_forward_pre_hooks"))},
+                       nullptr,
+                       {}};
+  names = {{interned("_forward_hooks"), interned("_forward_pre_hooks"), interned("_backward_hooks"),
+            interned("_backward_pre_hooks")},
+           {interned("forward"), interned("_call_impl"), interned("_compiled_call_impl")},
+           interned("_parameters"),
+           interned("weight"),
+           interned("bias"),
+           interned("training"),
+           interned("p"),
+           interned("approximate"),
+           interned("forward"),
+           interned("__call__"),
+           interned("_call_impl")};
+}
+
+void add_class(const py::type& kind, const py::object& forward,
+               const std::vector<std::tuple<py::object, std::string, py::object>>& uses, const std::string& activation,
+               const std::vector<std::string>& attributes) {
+  auto* const type = reinterpret_cast<PyTypeObject*>(kept(kind));
+  Class known{type, kept(forward), {}, Role::activation, activation, {}, 0};
+  if (activation.empty()) {
+    known.role = kind.is(py::module_::import("torch.nn").attr("Linear")) ? Role::linear : Role::dropout;
+    if (known.role == Role::linear) torch_nn->linear = type;
+  }
+  for (const auto& name : attributes) known.attributes.push_back(interned(name.c_str()));
+  for (const auto& [module, name, value] : uses) {
+    known.uses.push_back({kept(module.attr("__dict__")), interned(name.c_str()), kept(value)});
+  }
+  torch_nn->classes.insert_or_assign(type, std::move(known));
+}
+
+bool is_eager(py::handle input) {
+  const auto* type = reinterpret_cast<PyObject*>(Py_TYPE(input.ptr()));
+  return (type == THPVariableClass || type == torch_nn->parameter) && !at::impl::torch_function_mode_enabled() &&
+         !at::tracer::impl::is_dispatch_enabled() && !has_global_hooks();
+}
+
+std::optional<Parameters> parameters(PyObject* dictionary) {
+  const auto found = torch_nn->classes.find(torch_nn->linear);
+  if (found == torch_nn->classes.end() || !is_unchanged(found->second)) return {};
+  return plain_parameters(dictionary);
+}
+
+std::optional<Parameters> linear(PyObject* object) {
+  const Module module = plain_module(object);
+  if (!module || module.kind->role != Role::linear) return {};
+  return linear(module);
+}
+
+std::optional<Function> activation(PyObject* object) {
+  const Module module = plain_module(object);
+  if (!module || module.kind->role != Role::activation) return {};
+  return activation(module);
+}
+
+std::optional<Network> network(const py::dict& modules) {
+  Network network;
+  network.biases.reserve(modules.size());
+  const Function identity;
+  for (const auto& [name, object] : modules) {
+    const Module module = plain_module(object.ptr());
+    if (!module) return {};
+    if (module.kind->role == Role::linear) {
+      auto layer = linear(module);
+      if (!layer) return {};
+      // What was the output layer is a hidden one: all of these have the activation of the first.
+      if (network.weights.size() == 1) {
+        network.hidden = std::move(network.output);
+      } else if (network.weights.size() > 1 && network.output != network.hidden) {
+        return {};
+      }
+      network.output = identity;
+      network.weights.push_back(std::move(layer->weight));
+      network.biases.push_back(std::move(layer->bias));
+    } else if (module.kind->role == Role::activation) {
+      auto function = activation(module);
+      if (!function || network.weights.empty() || network.output != identity) return {};
+      network.output = *std::move(function);
+    } else if (!is_off(module)) {
+      return {};
+    }
+  }
+  if (network.weights.empty()) return {};
+  return network;
+}
+
+}  // namespace fastops::plain
