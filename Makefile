@@ -24,7 +24,7 @@ fastops := $(stamps)/fastops$(if $(filter-out 0,$(WERROR)),-werror)
 sources := $(shell find CMakeLists.txt pyproject.toml cmake src tools python -type f -not -name '*.pyc')
 cxx_sources = $(shell find src examples -name '*.cpp' -o -name '*.h' -o -name '*.hpp' -o -name '*.hip')
 
-.PHONY: help build test fuzz demo bench gpu gpu-check gpu-mutations format lint mypy sdist wheel metal-check metal-symbols backend-check clean
+.PHONY: help build test fuzz strangers demo bench gpu gpu-check gpu-mutations format lint mypy sdist wheel metal-check metal-symbols backend-check clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1 /p' $(MAKEFILE_LIST) | while read -r name text; do printf '%-13s %s\n' "$$name" "$$text"; done
@@ -42,6 +42,16 @@ demo: build $(stamps)/demo ## Train a network on handwritten digits, with fastop
 
 bench: build $(stamps)/bench ## Time fastops beside its peers; results in bench/. A suite and options: make bench ARGS="digits --quick"
 	$(bin)/python -m fastops.bench --out bench $(ARGS)
+
+# In an environment of their own, with the torch of .venv and what `build` compiled.
+strangers: build ## Run small programs of other people's libraries (tests/strangers/README.md); needs Python 3.11
+	test -x .venv-strangers/bin/python || $(PYTHON) -m venv .venv-strangers
+	.venv-strangers/bin/python -m pip install --upgrade pip
+	.venv-strangers/bin/python -m pip install $(TORCH) --group strangers
+	rm -rf build/strangers
+	$(bin)/python -m pip wheel --no-build-isolation --no-deps $(werror) --wheel-dir build/strangers .
+	.venv-strangers/bin/python -m pip install --no-deps --force-reinstall build/strangers/*.whl
+	.venv-strangers/bin/python -m pytest --confcutdir=tests/strangers $(ARGS) tests/strangers
 
 gpu: build $(stamps)/test $(stamps)/bench ## On a machine with a GPU: run the tests on it, then time fastops; results in bench/
 	tools/gpu/run.sh $(bin)/python $(ARGS)
@@ -101,7 +111,7 @@ backend-check: build $(stamps)/test ## Check the reference backend in examples/b
 	bash examples/backend/check.sh
 
 clean: ## Remove everything that was built, and .venv
-	rm -rf .venv build dist wheelhouse demo bench .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-strangers build dist wheelhouse demo bench .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 $(stamps)/python:
 	$(PYTHON) -m venv .venv
