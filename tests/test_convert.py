@@ -184,7 +184,10 @@ LEFT = {
     "subclass": (lambda: nn.Sequential(AdapterLinear(6, 6), nn.ReLU()), "AdapterLinear, not a torch.nn.Linear"),
     "hooks": (lambda: hooked(0), "0 has hooks"),
     "hooked activation": (lambda: hooked(1), "1 has hooks"),
-    "dtype": (lambda: nn.Sequential(nn.Linear(6, 6, dtype=torch.complex64), nn.ReLU()), "is a Parameter of torch.comp"),
+    "dtype": (
+        lambda: nn.Sequential(nn.Linear(6, 6, dtype=torch.complex64), nn.ReLU()),
+        "that is no plain tensor",
+    ),
     "Sequential": (lambda: CustomSequential(nn.Linear(6, 6), nn.ReLU()), "its forward takes more than one tensor"),
     "forward": (with_own_forward, "the module has a forward of its own"),
     "script": (lambda: torch.jit.script(two_layers()), "it is compiled already"),

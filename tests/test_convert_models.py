@@ -102,6 +102,20 @@ def test_compiled_model(device: Any) -> None:
     close([torch.compile(model, fullgraph=True, backend="aot_eager")(x)], [expected])
 
 
+def test_replaced_activation(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The function that an activation of transformers keeps, and the forward of its class, may be replaced."""
+    activations = importlib.import_module("transformers.activations")
+    model = seeded(lambda: nn.Sequential(nn.Linear(4, 4), activations.GELUActivation(), nn.Linear(4, 4)), device)
+    reference = copy.deepcopy(model)
+    assert fastops.nn.convert(model).replaced
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64).to(device, WIDEST)
+    for act in (torch.sin, nn.functional.silu, nn.functional.gelu):
+        model[1].act = reference[1].act = act
+        close([model(x)], [reference(x)])
+    monkeypatch.setattr(activations.GELUActivation, "forward", lambda self, input: input.cos())
+    close([model(x)], [reference(x)])
+
+
 @pytest.mark.parametrize(
     ("library", "name"),
     [

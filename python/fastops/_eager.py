@@ -39,13 +39,16 @@ class _Class(NamedTuple):
 _classes: dict[type[nn.Module], _Class] = {}
 
 
-def know(kind: type[nn.Module], activation: str = "", parameters: Sequence[str] = ()) -> None:
+def know(
+    kind: type[nn.Module], activation: str = "", parameters: Sequence[str] = (), *, own_functions: bool = False
+) -> None:
     """Lets modules of a class be plain, as long as nobody replaces what calling them comes to.
 
     Args:
         kind: the class: torch.nn.Linear, torch.nn.Dropout, or an activation's.
         activation: its name.
         parameters: the names of its parameters.
+        own_functions: its modules have functions of their own, which only Python looks at.
     """
     forward = kind.forward
     home = sys.modules[kind.__module__]
@@ -62,7 +65,13 @@ def know(kind: type[nn.Module], activation: str = "", parameters: Sequence[str] 
         if isinstance(value, ModuleType):
             uses += [(value, inner, vars(value)[inner]) for inner in names if inner in vars(value)]
     _classes[kind] = _Class(forward, tuple(uses))
-    _C.add_plain_class(kind, forward, uses, activation, list(parameters))
+    if not own_functions:
+        _C.add_plain_class(kind, forward, uses, activation, list(parameters))
+
+
+def knows(kind: type[nn.Module]) -> bool:
+    """Whether a class was not changed yet when :func:`know` was called."""
+    return kind in _classes
 
 
 know(nn.Linear)

@@ -2,14 +2,16 @@
 
 import copy
 import functools
-from collections.abc import Callable, Hashable, Sequence
+import types
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 
 from . import _C, _activations
-from ._eager import is_untouched, know
+from ._eager import is_untouched, know, knows
 
 # An activation as users give it: a name, a module of torch.nn or of fastops.nn, whose parameters it then has, or what
 # timm and transformers have in their place.
@@ -27,11 +29,20 @@ _BY_CLASS = {
 }
 for _class, _name in _BY_CLASS.items():
     know(_class, _name, list(PARAMETERS[_name]))
+
+
+def _is_own(function: Any) -> bool:
+    """Whether it is a function of PyTorch or of fastops, and not one that somebody has put around it."""
+    if isinstance(function, types.FunctionType):
+        return function.__globals__.get("__name__", "").partition(".")[0] in ("torch", "fastops")
+    return isinstance(function, types.BuiltinFunctionType)
+
+
 _BY_FUNCTION: dict[Any, str] = {
-    getattr(module, name): name
+    function: name
     for name in _TABLE
     for module in (nn.functional, torch, _activations)
-    if hasattr(module, name)
+    if _is_own(function := getattr(module, name, None))
 }
 # Classes of libraries that need not be installed: their module, and the activation of each.
 OTHER_CLASSES = {
@@ -65,13 +76,18 @@ def find(activation: Any) -> tuple[str, list[float]] | None:
     """The name and the parameters of an activation module or function; None where fastops has none that is equal."""
     if isinstance(activation, nn.Module):
         kind = type(activation)
-        name = _BY_CLASS.get(kind) or OTHER_CLASSES.get(kind.__module__, {}).get(kind.__qualname__)
+        name = _BY_CLASS.get(kind) or _find_other(activation)
         attribute: Callable[[str, Any], Any] = functools.partial(getattr, activation)
     else:
         attributes: dict[str, Any] = {}
         if isinstance(activation, functools.partial) and not activation.args:
             activation, attributes = activation.func, activation.keywords
-        name = _BY_FUNCTION.get(activation) if callable(activation) and isinstance(activation, Hashable) else None
+        try:
+            name = _BY_FUNCTION.get(activation)
+        except TypeError:  # it has no hash
+            name = None
+        if name and attributes and not attributes.keys() <= {"inplace", "approximate", *PARAMETERS[name]}:
+            return None
         attribute = attributes.get
     if name is None:
         return None
@@ -80,10 +96,29 @@ def find(activation: Any) -> tuple[str, list[float]] | None:
         if approximate not in ("none", "tanh"):
             return None
         name = "gelu_tanh" if approximate == "tanh" else name
+    if name == "relu6" and (attribute("min_val", 0), attribute("max_val", 6)) != (0, 6):
+        return None
     values = [attribute(key, default) for key, default in PARAMETERS[name].items()]
     if not all(isinstance(value, (int, float)) for value in values):
         return None  # a learned one
     return name, [float(value) for value in values]
+
+
+def _find_other(module: nn.Module) -> str | None:
+    """The activation that a class of timm or transformers is, if nobody has replaced what it calls."""
+    kind = type(module)
+    name = OTHER_CLASSES.get(kind.__module__, {}).get(kind.__qualname__)
+    if name is None:
+        return None
+    if not (knows(kind) or is_compiling()):
+        know(kind, name, own_functions=True)
+        if not knows(kind):
+            return None
+    function = module.__dict__.get("act")  # what the forward of some of transformers calls
+    if function is not None and getattr(function, "__self__", None) is not module:
+        found = find(function)
+        return found and found[0]
+    return name
 
 
 def plain_activation(module: Any) -> tuple[str, list[float]] | None:

@@ -9,15 +9,16 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
 
-from .._eager import is_untouched
+from .._eager import is_linear_unchanged, is_plain_tensor, is_untouched
 from .._resolve import find
 from .formula import Formula, Gate, PackedGate, Step, Unreadable, read
 from .fused import (
     FusedModule,
     does_nothing,
     fuse,
-    is_conv1d,
+    is_conv1d_class,
     is_linear,
     layers_of,
     next_segment,
@@ -70,7 +71,7 @@ class Conversion:
                     f"{type(row.module).__qualname__} after the conversion; undo that first"
                 )
         for row in converted:
-            row.module.__class__ = row.original
+            object.__setattr__(row.module, "__class__", row.original)
 
     def __str__(self) -> str:
         replaced = [(row.name, row.original.__name__, row.ops) for row in self.replaced]
@@ -87,8 +88,9 @@ def convert(model: nn.Module) -> Conversion:
     their class changes, to a subclass with another ``forward``. A block is converted where all that its ``forward``
     does is calling layers one after another, or the two branches of a gated unit, and ``torch.nn.Linear`` and an
     activation that fastops has follow each other: ``torch.nn.Sequential``, and what timm, transformers and others have
-    for multi-layer perceptrons and gated feed-forward blocks. Each call looks at the layers as they are then: a layer
-    that has hooks, that was replaced (by an adapter, say), or a dropout that is on, is called as before.
+    for multi-layer perceptrons and gated feed-forward blocks. Each call looks at the layers as they are then, and
+    at the functions that ``forward`` names: a layer that has hooks, that was replaced (by an adapter, say), or a
+    dropout that is on, is called as before. Trouble with one module leaves that module as it is.
 
     Args:
         model: any module. It is converted itself, too, if it is such a block. Convert before ``torch.compile`` and
@@ -103,16 +105,23 @@ def convert(model: nn.Module) -> Conversion:
     if not isinstance(model, nn.Module):
         raise TypeError(f"fastops.nn.convert: model must be a torch.nn.Module, but is a {type(model).__qualname__}")
     conversion = Conversion(model, [], [])
-    for name, module in _walk(model, "", set()):
-        try:
-            ops, formula = _plan(module)
-        except Unreadable as reason:
-            conversion.left.append(Left(name, module, str(reason)))
-            continue
-        if ops:
+    try:
+        for name, module in _walk(model, "", set()):
             original = type(module)
-            fuse(module, formula)
-            conversion.replaced.append(Replaced(name, module, original, ", ".join(ops)))
+            try:
+                ops, formula = _plan(module)
+                if ops:
+                    fuse(module, formula)
+            except Unreadable as reason:
+                conversion.left.append(Left(name, module, str(reason)))
+            except Exception as error:  # of somebody else's class: the other modules are converted nevertheless
+                conversion.left.append(Left(name, module, f"{type(error).__name__}: {error}"))
+            else:
+                if ops:
+                    conversion.replaced.append(Replaced(name, module, original, ", ".join(ops)))
+    except BaseException:  # without a report, nothing may stay converted
+        conversion.revert()
+        raise
     return conversion
 
 
@@ -162,10 +171,7 @@ def _plan(module: nn.Module) -> tuple[list[str], Formula | None]:
 
 def _effective(module: nn.Module, formula: Formula | None) -> tuple[list[Step], list[Any]]:
     """The steps, and what they call, without those that do nothing in evaluation."""
-    try:
-        pairs = zip(steps_of(module, formula), layers_of(module, formula), strict=True)
-    except AttributeError as error:
-        raise Unreadable(f"its forward needs what it does not have: {error}") from None
+    pairs = zip(steps_of(module, formula), layers_of(module, formula), strict=True)
     kept = [(step, layer) for step, layer in pairs if not does_nothing(layer, training=False)]
     return [step for step, _ in kept], [layer for _, layer in kept]
 
@@ -183,7 +189,7 @@ def _fused_ops(steps: list[Step], layers: list[Any]) -> Iterator[str]:
 def _names(step: Step) -> Sequence[str]:
     """The attributes that a step calls, in order."""
     if isinstance(step, Gate):
-        return [str(part) for part in step]
+        return [str(part) for part in step[:3]]
     return [str(step.activation)] if isinstance(step, PackedGate) else [str(step)]
 
 
@@ -202,12 +208,17 @@ def _why_not(steps: list[Step], layers: list[Any]) -> str:
 
 
 def _not_plain(name: str, layer: nn.Module) -> str:
+    if is_parametrized(layer):
+        return f"{name} is parametrized"
+    if type(layer) is not nn.Linear and not is_conv1d_class(type(layer)):
+        return f"{name} is a {_path(layer)}, not a torch.nn.Linear"
+    if not is_linear_unchanged():
+        return "torch.nn.Linear or torch.nn.functional.linear was replaced"
     if not is_untouched(layer):
         return f"{name} has hooks or a forward of its own"
-    if type(layer).forward is not nn.Linear.forward and not is_conv1d(layer):
-        return f"{name} is a {_path(layer)}, not a torch.nn.Linear"
-    weight: Any = layer.weight
-    return f"the weight of {name} is a {type(weight).__name__} of {weight.dtype}"
+    tensors = [tensor for tensor in layer._parameters.values() if tensor is not None and not is_plain_tensor(tensor)]
+    kinds = [f"{type(x).__name__}{f' of {x.dtype}' if type(x) is nn.Parameter else ''}" for x in tensors]
+    return f"{name} has a weight or bias that is no plain tensor of floats: {', '.join(kinds)}"
 
 
 def _not_an_activation(name: str, layer: Any) -> str:
@@ -224,7 +235,9 @@ def _path(module: nn.Module) -> str:
 def _looks_linear(layer: Any) -> bool:
     """Whether it is some kind of linear layer, one that can be fused or not."""
     return (
-        isinstance(layer, nn.Linear) or is_conv1d(layer) or ("Linear" in type(layer).__name__ and not _is_ours(layer))
+        isinstance(layer, nn.Linear)
+        or is_conv1d_class(type(layer))
+        or ("Linear" in type(layer).__name__ and not _is_ours(layer))
     )
 
 

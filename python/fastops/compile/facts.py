@@ -11,7 +11,7 @@ from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from .._convert.fused import DTYPES
+from .._eager import DTYPES
 from .._resolve import PARAMETERS
 from .calls import ELEMENTWISE, FRESH, call_of, written
 

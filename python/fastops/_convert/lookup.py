@@ -1,0 +1,46 @@
+"""What the names of a formula mean: a function that looks them up as the ``forward`` that they are from does."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from .formula import Formula, Function, Gate, PackedGate, Step
+
+# The lookup makes these; the names are ones that nobody else has around a class.
+_MADE = {"_fastops_partial": functools.partial, "_fastops_gate": Gate, "_fastops_packed": PackedGate}
+
+
+def lookup(formula: Formula, forward: types.FunctionType) -> Callable[[nn.Module], dict[Any, Any]]:
+    """A function of a module that gives what the steps of its formula call at that moment, numbered.
+
+    It is compiled from the expressions in the source, with the globals and the closure of ``forward``: whatever is put
+    in their place later counts, and costs no more than it does there.
+    """
+    code = forward.__code__
+    owner = code.co_varnames[0]
+    steps = ", ".join(f"{i}: {_source(step, owner)}" for i, step in enumerate(formula.steps))
+    around = ", ".join([*code.co_freevars, *_MADE])
+    compiled = compile(f"lambda {around}: lambda {owner}: {{{steps}}}", code.co_filename, "eval", dont_inherit=True)
+    for _ in range(2):
+        compiled = next(constant for constant in compiled.co_consts if isinstance(constant, types.CodeType))
+    cells = {name: types.CellType(value) for name, value in _MADE.items()}
+    cells |= zip(code.co_freevars, forward.__closure__ or (), strict=True)
+    closure = tuple(cells[name] for name in compiled.co_freevars)
+    return types.FunctionType(compiled, forward.__globals__, "lookup", None, closure)
+
+
+def _source(step: Step, owner: str) -> str:
+    if isinstance(step, str):
+        return f"{owner}.{step}"
+    if isinstance(step, Gate):
+        parts = ", ".join(_source(part, owner) for part in step[:3])
+        return f"_fastops_gate({parts}, {step.before_up})"
+    if isinstance(step, PackedGate):
+        return f"_fastops_packed({_source(step.activation, owner)}, {step.gate_last})"
+    assert isinstance(step, Function)
+    return f"_fastops_partial({', '.join([step.name, *step.keywords])})" if step.keywords else step.name
