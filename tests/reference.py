@@ -32,9 +32,18 @@ import fastops
 
 ACTIVATIONS = {entry["name"]: entry for entry in fastops._C.activations()}
 
-# Activations that PyTorch has no function for; and hardsigmoid, whose derivative in torch.nn.functional has float32
-# constants whatever the dtype, and no derivative in turn.
+
+def _tanhshrink(x):
+    """x - tanh(x) without cancellation: (x cosh(x) - sinh(x)) / cosh(x) as a series, whose terms have one sign."""
+    near = x.clamp(-0.7, 0.7)
+    series = sum(2 * k / math.factorial(2 * k + 1) * near ** (2 * k + 1) for k in range(1, 10))
+    return torch.where(x.abs() < 0.7, series / near.cosh(), F.tanhshrink(x))
+
+
+# Activations that PyTorch has no function for; hardsigmoid, whose derivative in torch.nn.functional has float32
+# constants whatever the dtype, and no derivative in turn; and tanhshrink, which cancels there.
 SPELLED_OUT = {
+    "tanhshrink": _tanhshrink,
     "identity": lambda x: x.clone(),
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
@@ -256,8 +265,8 @@ class Approximate:
     def __mul__(self, other):
         value = self.value * other.value
         error = self.value.abs() * other.error + self.error * (other.value.abs() + other.error)
-        exactly_zero = (self.value == 0) | (other.value == 0)
-        error = error + torch.where(exactly_zero, 0.0, torch.finfo(compute_dtype(self.dtype)).smallest_normal)
+        may_underflow = (self.value != 0) & (other.value != 0)
+        error = error + may_underflow.double() * torch.finfo(compute_dtype(self.dtype)).smallest_normal
         return self._like(value, error + self.eps * value.abs())
 
     def __matmul__(self, other):
