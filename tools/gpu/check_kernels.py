@@ -57,12 +57,14 @@ class Kernel:
         patterns = _PATTERNS["gfx" if self.gpu.startswith("gfx") else "sm"]
         faults = [] if self.spills == 0 else ["spills registers or uses scratch memory"]
         faults += [what for what, pattern in patterns["forbidden"].items() if self.count(pattern)]
-        if in_packets := IN_PACKETS.search(self.name):
-            packets, all_loads = self.count(patterns["load of 16 bytes"]), self.count(patterns["load"])
-            # The one that takes elements where there are no packets has a load for each operand once more.
+        # A derivative that is 0 everywhere reads nothing.
+        in_packets, loads = IN_PACKETS.search(self.name), self.count(patterns["load"])
+        if in_packets and loads:
+            packets = self.count(patterns["load of 16 bytes"])
+            # The kernel that takes elements where there are no packets has a load of each operand once more.
             elements = packets if in_packets["outputs"] else 0
-            if all_loads > packets + elements:
-                faults.append(f"{packets} loads of 16 bytes, {all_loads - packets} others")
+            if loads > packets + elements:
+                faults.append(f"{packets} loads of 16 bytes, {loads - packets} others")
             packets, outputs = self.count(patterns["store of 16 bytes"]), int(in_packets["outputs"] or 1)
             if packets < outputs:
                 faults.append(f"{packets} stores of 16 bytes for {outputs} operands")
