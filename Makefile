@@ -1,7 +1,7 @@
 # Development tasks. Needs python3 (with venv), a C++20 compiler and git; everything else is installed into .venv.
 #
 # TORCH   what pip installs as torch: by default the version in pyproject.toml; for example TORCH=torch==2.11.0
-# WERROR  1 to treat compiler warnings as errors, as CI does
+# WERROR  1 to treat compiler warnings as errors and to check the standard library's preconditions, as CI does
 # ARGS    further arguments for the program that a target runs: make test ARGS="-k softshrink"
 PYTHON ?= python3
 TORCH ?= --group torch
@@ -14,7 +14,8 @@ SHELL := bash
 
 bin := .venv/bin
 pip := $(bin)/python -m pip install --disable-pip-version-check
-werror := --config-settings=cmake.define.FASTOPS_WERROR=$(if $(filter-out 0,$(WERROR)),ON,OFF)
+strict := $(if $(filter-out 0,$(WERROR)),ON,OFF)
+werror := $(foreach option,WERROR ASSERTIONS,--config-settings=cmake.define.FASTOPS_$(option)=$(strict))
 
 # What is installed in .venv is remembered by empty files, so that nothing is installed twice.
 stamps := .venv/stamps
