@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from fuzz.cases import category
 from torch import Tensor
 
 from checks import assert_same_bits, products
+from fuzz.cases import category
 from reference import (
     ACTIVATIONS,
     GRADIENT_FROM_OUTPUT,
