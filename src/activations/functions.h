@@ -70,9 +70,9 @@ FASTOPS_HOST_DEVICE T log1p_exp(T x) {
   return at_least(x, S(0)) + log1p(decay(x));
 }
 
-// x - tanh(x). Where the two are close, the eighth convergent of tanh's continued fraction x / (1 + x^2 / (3 + x^2 / (5
-// +
-// ...))), of whose difference to x all terms have one sign: relative error 2.3e-16 at 0.7. A zero is +0, as x - x is.
+// x - tanh(x). Where the two are close, the eighth convergent of tanh's continued fraction, which is
+// x / (1 + x^2 / (3 + x^2 / (5 + ...))): all terms of its difference to x have one sign; relative error 2.3e-16 at 0.7.
+// A zero is +0, as x - x is.
 template <class T>
 FASTOPS_HOST_DEVICE T tanh_remainder(T x) {
   using S = ScalarOf<T>;
