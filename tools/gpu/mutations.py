@@ -248,7 +248,9 @@ SLOW = [
         "gated_act.hip",
         GPUS,
         "2 stores of 16 bytes",
-        Mutation("the last output element by element", "transform.h", RESULT, f"if (i < 2) {RESULT} else {RESULTS}"),
+        Mutation(
+            "the last output element by element", "transform.h", RESULT, f"{{ if (i < 2) {RESULT} else {RESULTS} }}"
+        ),
     ),
     (
         "bias_act.hip",
