@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 import re
 import weakref
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+import fastops
 from calls import ARGUMENTS, Make, call, raises, replaced, tensor_arguments
+from fastops import functional
 from reference import ACTIVATIONS
 
 ops = torch.ops.fastops
@@ -78,6 +82,20 @@ def test_sparse(op: str, argument: str, make: Make) -> None:
     bad = torch.ones(dict(tensor_arguments(op))[argument].shape).to_sparse().to(place)
     with raises(TypeError, op, argument):
         call(op, replaced(ARGUMENTS[op](make), argument, bad))
+
+
+@each_tensor
+def test_nested(op: str, argument: str, make: Make) -> None:
+    """Strided nested tensors are refused in every argument."""
+    place = make(1)
+    if place.device.type not in ("cpu", "cuda"):
+        pytest.skip("PyTorch has nested tensors on CPU and CUDA alone")
+    bad = torch.nested.nested_tensor([torch.ones(2, 4), torch.ones(3, 4)], device=place.device)
+    arguments = replaced(ARGUMENTS[op](make), argument, bad.requires_grad_(place.requires_grad))
+    with raises(TypeError, op, argument):
+        call(op, arguments)
+    with torch.inference_mode(), raises(TypeError, op, argument):
+        call(op, arguments)
 
 
 # ---- activations and their parameters ----
@@ -272,6 +290,30 @@ def test_errors_do_not_leak(device: Any) -> None:
             call(op, arguments)
         del arguments
         assert [reference() for reference in references] == [None] * len(references)
+
+
+@pytest.mark.parametrize("value", [[1.0, 2.0], None, np.ones(3, np.float32), 1.0, "relu"], ids=repr)
+def test_no_tensor(value: Any) -> None:
+    """What is no tensor is a TypeError of functions and modules that names the argument and what it is."""
+    weight = torch.ones(3, 3)
+    calls: dict[str, Callable[[], Any]] = {
+        "relu": lambda: functional.relu(value),
+        "relu_": lambda: functional.relu(value, inplace=True),
+        "bias_act": lambda: functional.bias_act(value),
+        "act_mul": lambda: functional.act_mul(value, weight),
+        "gated_act": lambda: functional.gated_act(value),
+        "linear_act": lambda: functional.linear_act(value, weight),
+        "mlp": lambda: functional.mlp(value, [weight]),
+        "gated_mlp": lambda: functional.gated_mlp(value, weight, weight, weight),
+        "ReLU": lambda: fastops.nn.ReLU()(value),
+        "LinearAct": lambda: fastops.nn.LinearAct(3, 3)(value),
+        "MLP": lambda: fastops.nn.MLP(3, 3)(value),
+        "GatedMLP": lambda: fastops.nn.GatedMLP(3, 3)(value),
+    }
+    for name, function in calls.items():
+        argument = "gate" if name == "act_mul" else "input"
+        with pytest.raises(TypeError, match=f"^fastops.*: {argument} must be a tensor, but is a {type(value).__name__}$"):
+            function()
 
 
 def test_direct_entry_points(device: Any) -> None:

@@ -285,6 +285,34 @@ def inputs(device: Any, *shape: int) -> Tensor:
     return torch.randn(shape, generator=generator, dtype=torch.float64).to(device, WIDEST)
 
 
+@pytest.mark.parametrize("argument", ["self", "bias", "out"])
+def test_functionalize_of_views(argument: str, device: Any) -> None:
+    """Arguments of out= whose base was written to since they were taken from it."""
+
+    def write(base: Tensor) -> Tensor:
+        x, bias, out = torch.zeros_like(base), torch.zeros_like(base[0]), torch.zeros_like(base)
+        x, bias, out = {"self": (base[:], bias, out), "bias": (x, base[0], out), "out": (x, bias, base[:])}[argument]
+        base.add_(1)
+        ops.bias_act.out(x, bias, "tanh", out=out)
+        return out + base
+
+    ones = torch.ones(3, 4, device=device)
+    close(functionalize(write)(ones.clone()), write(ones.clone()))
+
+
+@pytest.mark.parametrize(("shape", "dtype", "error"), [((4, 3), None, ValueError), ((3, 4), torch.float16, TypeError)])
+@pytest.mark.parametrize("op", ["relu", "bias_act"])
+def test_functionalize_checks_out(
+    op: str, shape: tuple[int, ...], dtype: torch.dtype | None, error: type[Exception], device: Any
+) -> None:
+    """An out that does not fit is the error that it is elsewhere."""
+    arguments = (None, "relu") if op == "bias_act" else ()
+    with pytest.raises(error, match=rf"fastops\.{op}: out"):
+        functionalize(lambda x, out: getattr(ops, op).out(x, *arguments, out=out))(
+            torch.ones(3, 4, device=device), torch.ones(shape, dtype=dtype, device=device)
+        )
+
+
 @each_module
 def test_functional_call(kind: str, device: Any) -> None:
     """A module computes with the parameters that it is called with, and differentiates in them."""

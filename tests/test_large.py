@@ -1,10 +1,13 @@
-"""Tensors with more than 2**31 elements: every index is 64 bits wide."""
+"""Tensors with more than 2**31 elements, or with as many rows that hold none: every index is 64 bits wide."""
 
+import itertools
 import os
 from pathlib import Path
 
 import pytest
 import torch
+
+from checks import products
 
 ops = torch.ops.fastops
 
@@ -97,3 +100,67 @@ def test_more_than_2_31_elements(device):
     check_activation(device)
     check_bias_act(device)
     check_gated_act(device)
+
+
+# ---- rows without elements: a loop over them would not end ----
+
+MANY = 2**36
+
+
+def rows_without_elements(device, dtype=torch.float32):
+    """Calls with 2**36 rows that hold nothing."""
+    x = torch.ones(MANY, 0, device=device, dtype=dtype)
+    none = torch.ones(0, 0, device=device, dtype=dtype)
+    down = torch.ones(0, 3, device=device, dtype=dtype)
+    up = torch.ones(3, 0, device=device, dtype=dtype)
+    yield lambda: ops.gelu(x)
+    yield lambda: ops.gelu_(x)
+    yield lambda: ops.activation_backward(x, x, "gelu")
+    yield lambda: ops.bias_act(x, none.view(0), "gelu")
+    yield lambda: ops.bias_act.out(x, none.view(0), "gelu", out=x)
+    yield lambda: ops.bias_act_backward(x, x, none.view(0), "gelu", [], False, [True, True])
+    yield lambda: ops.act_mul(x, x, "gelu")
+    yield lambda: ops.act_mul_backward(x, x, x, "gelu", [], [True, True])
+    yield lambda: ops.gated_act(x, "gelu")
+    yield lambda: ops.gated_act_backward(x, x, "gelu", [], False)
+    yield lambda: ops.linear_act(x, none, none.view(0), "gelu")
+    for checkpoint in (False, True):
+        yield lambda checkpoint=checkpoint: ops.mlp(x, [none, none], [None, None], "gelu", checkpoint=checkpoint)
+        yield lambda checkpoint=checkpoint: ops.gated_mlp(x, none, none, none, checkpoint=checkpoint)
+    yield lambda: ops.mlp_forward(x, [none, none], [none.view(0), None], "gelu")
+    yield lambda: ops.mlp_backward(x, x, [none, none], [None, None], None, [x], "gelu", "identity", [], [], [True] * 5)
+    yield lambda: ops.gated_mlp_forward(x, none, none, none)
+    mask = [True] * 7
+    yield lambda: ops.gated_mlp_backward(x, x, none, none, none, None, None, x, x, "silu", [], mask)
+    if products(device) != "torch" and dtype == torch.float32:
+        # Hidden features that are nobody's result. PyTorch's products would need memory for them.
+        yield lambda: ops.mlp(x, [up, down], [None, None], "gelu")
+        yield lambda: ops.gated_mlp(x, up, up, down)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_rows_without_elements(dtype, device):
+    """However many rows there are, nothing is to be computed."""
+    for call in rows_without_elements(device, dtype):
+        results = call()
+        for result in [results] if isinstance(results, torch.Tensor) else results:
+            for tensor in [result] if isinstance(result, torch.Tensor) else result:
+                assert tensor.numel() == 0
+
+
+def test_gradients_of_no_outputs(device):
+    """A network without outputs has gradients of zero, of whatever has elements."""
+    for rows, sizes in ((0, (3, 4, 2)), (5, (3, 0)), (5, (3, 0, 0)), (5, (3, 4, 0)), (5, (0, 0, 2)), (0, (0, 0))):
+        x = torch.randn(rows, sizes[0], device=device, requires_grad=True)
+        weights = [torch.randn(out, size, device=device, requires_grad=True) for size, out in itertools.pairwise(sizes)]
+        biases = [torch.randn(len(w), device=device, requires_grad=True) for w in weights]
+        y = ops.mlp(x, weights, biases, "tanh", "sigmoid")
+        expected = x
+        for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+            z = torch.nn.functional.linear(expected, weight, bias)
+            expected = z.sigmoid() if i + 1 == len(weights) else z.tanh()
+        torch.testing.assert_close(y, expected)
+        leaves = [x, *weights, *biases]
+        actual = torch.autograd.grad(y.sum(), leaves)
+        for a, e in zip(actual, torch.autograd.grad(expected.sum(), leaves), strict=True):
+            torch.testing.assert_close(a, e)

@@ -36,12 +36,13 @@ def {name}(input: Tensor{signature}, inplace: bool = False) -> Tensor:
         A tensor of ``input``'s shape and dtype.
 
     Raises:
-        TypeError: ``input`` is no tensor, or has another dtype.{errors}
+        TypeError: ``input`` is no tensor or has another dtype.{errors}
     """
     if not torch.jit.is_scripting():
         if not inplace and is_plain_eager(input):
             return _C.{name}({call})
-        check_tensor("{name}", input)
+        if type(input) is not Tensor:
+            check_tensor("{name}", input)
     if inplace:
         return torch.ops.fastops.{name}_({call})
     return torch.ops.fastops.{name}({call})

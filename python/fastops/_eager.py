@@ -83,6 +83,12 @@ def is_plain_eager(input: Tensor) -> bool:
     return type(input) is Tensor and not is_compiling() and not _is_torch_function_mode_enabled()
 
 
+def check_tensor(owner: str, value: object, argument: str = "input") -> None:
+    """Raises a TypeError for what is neither a tensor nor stands for one, as the proxies of torch.fx do."""
+    if not isinstance(value, Tensor) and not hasattr(type(value), "__torch_function__"):
+        raise TypeError(f"fastops.{owner}: {argument} must be a tensor, but is a {type(value).__qualname__}")
+
+
 def is_untouched(module: nn.Module) -> bool:
     """Whether calling the module does no more than its class says, and that what torch.nn says of the class."""
     own, kind = module.__dict__, type(module)
@@ -146,9 +152,3 @@ def is_off(module: Any) -> bool:
 def is_linear_unchanged() -> bool:
     """Whether a layer may be computed without torch.nn.functional.linear: nobody has replaced it or nn.Linear."""
     return _is_unchanged(nn.Linear)
-
-
-def check_tensor(owner: str, input: Any) -> None:
-    """Raises a TypeError unless it is a tensor, or stands for one."""
-    if not (isinstance(input, Tensor) or hasattr(type(input), "__torch_function__")):
-        raise TypeError(f"fastops.{owner}: input must be a tensor, but is a {type(input).__qualname__}")

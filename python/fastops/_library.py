@@ -45,6 +45,8 @@ except ImportError as error:
         )
     raise
 
+_C.read_environment()
+
 
 def op_names() -> list[str]:
     """The ops as registered: "fastops::" with the name and, after a dot, the overload."""

@@ -31,7 +31,7 @@ state: dict[str, str] = {}
 
 def load_all() -> None:
     """Loads the backends that are installed, each by itself."""
-    if os.environ.get("FASTOPS_BACKEND_AUTOLOAD") == "0":
+    if _C.environment_choice("FASTOPS_BACKEND_AUTOLOAD", ["0", "1"]) == "0":
         return
     for entry_point in entry_points(group="fastops.backends"):
         package = f"{entry_point.dist.name} {entry_point.dist.version}" if entry_point.dist else entry_point.value

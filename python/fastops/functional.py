@@ -15,6 +15,7 @@ from torch import Tensor
 
 from . import _activations
 from ._activations import *  # noqa: F403
+from ._eager import check_tensor
 
 __all__ = [*_activations.FUNCTIONS, "act_mul", "bias_act", "gated_act", "gated_mlp", "linear_act", "mlp"]
 
@@ -37,9 +38,12 @@ def bias_act(
         A tensor of ``input``'s shape and dtype.
 
     Raises:
-        TypeError: an unsupported dtype, or two of them.
+        TypeError: an input that is no tensor, an unsupported dtype, or two of them.
         ValueError: an unknown activation, invalid parameters, or a bias of the wrong shape.
     """
+    if not torch.jit.is_scripting():
+        if type(input) is not Tensor:
+            check_tensor("bias_act", input)
     return torch.ops.fastops.bias_act(input, bias, activation, _list(params))
 
 
@@ -59,9 +63,12 @@ def act_mul(gate: Tensor, up: Tensor, activation: str = "silu", params: Optional
         A contiguous tensor of ``gate``'s shape and dtype.
 
     Raises:
-        TypeError: an unsupported dtype, or two of them.
+        TypeError: an input that is no tensor, an unsupported dtype, or two of them.
         ValueError: shapes that differ, an unknown activation or invalid parameters.
     """
+    if not torch.jit.is_scripting():
+        if type(gate) is not Tensor:
+            check_tensor("act_mul", gate, "gate")
     return torch.ops.fastops.act_mul(gate, up, activation, _list(params))
 
 
@@ -86,9 +93,12 @@ def gated_act(
         [..., features], contiguous, of ``input``'s dtype.
 
     Raises:
-        TypeError: an unsupported dtype.
+        TypeError: an input that is no tensor, an unsupported dtype.
         ValueError: an odd last dimension, an unknown activation or invalid parameters.
     """
+    if not torch.jit.is_scripting():
+        if type(input) is not Tensor:
+            check_tensor("gated_act", input)
     return torch.ops.fastops.gated_act(input, activation, _list(params), gate_last)
 
 
@@ -112,9 +122,12 @@ def linear_act(
         [..., out_features].
 
     Raises:
-        TypeError: an unsupported dtype, or two of them.
+        TypeError: an input that is no tensor, an unsupported dtype, or two of them.
         ValueError: shapes that do not fit, an unknown activation or invalid parameters.
     """
+    if not torch.jit.is_scripting():
+        if type(input) is not Tensor:
+            check_tensor("linear_act", input)
     return torch.ops.fastops.linear_act(input, weight, bias, activation, _list(params))
 
 
@@ -148,7 +161,7 @@ def mlp(
         [..., out_features of the last layer].
 
     Raises:
-        TypeError: an unsupported dtype, or two of them.
+        TypeError: an input that is no tensor, an unsupported dtype, or two of them.
         ValueError: no weights, shapes that do not chain, an unknown activation or invalid parameters.
     """
     layer_biases: List[Optional[Tensor]] = []
@@ -158,6 +171,8 @@ def mlp(
     else:
         layer_biases = biases
     if not torch.jit.is_scripting():
+        if type(input) is not Tensor:
+            check_tensor("mlp", input)
         if torch.jit.is_tracing():  # it has no lists of optional tensors
             last = len(weights) - 1
             for i in range(last):
@@ -199,9 +214,12 @@ def gated_mlp(
         [..., out_features].
 
     Raises:
-        TypeError: an unsupported dtype, or two of them.
+        TypeError: an input that is no tensor, an unsupported dtype, or two of them.
         ValueError: shapes that do not fit, an unknown activation or invalid parameters.
     """
+    if not torch.jit.is_scripting():
+        if type(input) is not Tensor:
+            check_tensor("gated_mlp", input)
     return torch.ops.fastops.gated_mlp(
         input, gate_weight, up_weight, down_weight, gate_bias, up_bias, down_bias, activation, _list(params), checkpoint
     )

@@ -59,7 +59,11 @@ def info() -> Info:
         platform=platform.platform(),
         cpu_capability=_C.cpu_capability(),
         threads=torch.get_num_threads(),
-        environment={k: v for k, v in os.environ.items() if k.startswith("FASTOPS_") or k == "ATEN_CPU_CAPABILITY"},
+        environment={
+            _printable(name): _printable(value)
+            for name, value in os.environ.items()
+            if name.startswith("FASTOPS_") or name == "ATEN_CPU_CAPABILITY"
+        },
         backends=dict(backends.state),
         native={
             op: {
@@ -69,6 +73,11 @@ def info() -> Info:
             for op in ops
         },
     )
+
+
+def _printable(text: str) -> str:
+    r"""Text from the environment, whose bytes need not be UTF-8: others are written as \xff."""
+    return os.fsencode(text).decode(errors="backslashreplace")
 
 
 def _available(device: str) -> bool:

@@ -35,6 +35,7 @@ struct AutogradLayer {
   static Tensor& in_place(const PlainOp& op, const ActivationSpec& spec, Tensor& self) {
     const bool requires_grad = torch::autograd::compute_requires_grad(self);
     torch::autograd::check_inplace(self, requires_grad);
+    check_in_place(info(spec.id).name, self);  // it is copied below
     std::optional<Tensor> tangent;
     if (has_tangent(self)) {
       // Both are written below, and may be kept for differentiating this in turn.

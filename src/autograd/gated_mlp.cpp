@@ -31,10 +31,11 @@ struct GatedMlpNode : OpNode<GatedMlpNode> {
                                 std::nullopt,
                                 spec};
     const auto [g, u] = checkpoint ? projections(mlp) : std::pair(gate.unpack(), up.unpack());
-    return scatter(gated_mlp_backward_op().call(with_even_rows(grads[0]), mlp.input, mlp.gate_weight, mlp.up_weight,
-                                                mlp.down_weight, mlp.gate_bias, mlp.up_bias, g, u, info(spec.id).name,
-                                                parameters(spec), mask),
-                   mask);
+    return scatter(
+        gated_mlp_backward_op().call(with_even_rows("gated_mlp_backward", "grad_output", grads[0]), mlp.input,
+                                     mlp.gate_weight, mlp.up_weight, mlp.down_weight, mlp.gate_bias, mlp.up_bias, g, u,
+                                     info(spec.id).name, parameters(spec), mask),
+        mask);
   }
 
  private:
@@ -66,8 +67,8 @@ NodePtr<GatedMlpNode> make_gated_mlp_node(const GatedMlpArguments& mlp) {
 
 Tensor inference(c10::DispatchKeySet keys, FASTOPS_GATED_MLP_PARAMETERS, bool checkpoint) {
   if (!checkpoint && !has_even_rows(input)) {
-    return gated_mlp_op().call(input.contiguous(), gate_weight, up_weight, down_weight, gate_bias, up_bias, down_bias,
-                               activation, params, checkpoint);
+    return gated_mlp_op().call(with_even_rows("gated_mlp", "input", input), gate_weight, up_weight, down_weight,
+                               gate_bias, up_bias, down_bias, activation, params, checkpoint);
   }
   const bool grad = torch::autograd::compute_requires_grad(FASTOPS_GATED_MLP_TENSORS);
   if (any_tangent(FASTOPS_GATED_MLP_TENSORS) || (grad && !checkpoint)) {

@@ -31,8 +31,8 @@ struct MlpNode : OpNode<MlpNode> {
     const Tensor x = input.unpack();
     const std::vector<Tensor> w = unpack(weights);
     const auto [out, hidden] = checkpoint ? forward_again(x, w, bias_list) : kept();
-    return scatter(mlp_backward_op().call(with_even_rows(grads[0]), x, w, bias_list, out, hidden,
-                                          info(activation.id).name, info(output_activation.id).name,
+    return scatter(mlp_backward_op().call(with_even_rows("mlp_backward", "grad_output", grads[0]), x, w, bias_list, out,
+                                          hidden, info(activation.id).name, info(output_activation.id).name,
                                           parameters(activation), parameters(output_activation), mask),
                    mask.vec());
   }
@@ -74,8 +74,8 @@ NodePtr<MlpNode> make_mlp_node(const MlpArguments& mlp) {
 
 Tensor inference(c10::DispatchKeySet keys, FASTOPS_MLP_PARAMETERS, bool checkpoint) {
   if (!checkpoint && !has_even_rows(input)) {
-    return mlp_op().call(input.contiguous(), weights, biases, activation, output_activation, params, output_params,
-                         checkpoint);
+    return mlp_op().call(with_even_rows("mlp", "input", input), weights, biases, activation, output_activation, params,
+                         output_params, checkpoint);
   }
   const bool grad = needs_grad(input, weights, biases);
   if (needs_tangent(input, weights, biases) || (grad && !checkpoint)) {
@@ -120,7 +120,9 @@ std::tuple<Tensor, std::vector<Tensor>> forward(c10::DispatchKeySet keys, FASTOP
 
 Tensor linear_act(c10::DispatchKeySet keys, const Tensor& input, const Tensor& weight,
                   const std::optional<Tensor>& bias, std::string_view activation, c10::ArrayRef<double> params) {
-  if (!has_even_rows(input)) return linear_act_op().call(input.contiguous(), weight, bias, activation, params);
+  if (!has_even_rows(input)) {
+    return linear_act_op().call(with_even_rows("linear_act", "input", input), weight, bias, activation, params);
+  }
   const bool tangents = any_tangent(input, weight, bias);
   if (tangents || torch::autograd::compute_requires_grad(input, weight, bias)) {
     const auto mlp = check_linear_act(input, weight, bias, activation, params);

@@ -9,6 +9,7 @@
 
 #include "ops/batching.h"
 #include "ops/checks.h"
+#include "ops/define.h"
 #include "ops/fallback.h"
 #include "ops/functionalization.h"
 #include "ops/tensor_number.h"
@@ -136,6 +137,7 @@ struct BatchedLayer {
   // On a copy, as autograd at an outer level may keep the argument. It is added to -0, which changes no number: what
   // functionalization makes of copy_ has no forward mode.
   static Tensor& in_place(const PlainOp& op, const ActivationSpec& spec, Tensor& self) {
+    check_in_place(info(spec.id).name, self);
     const Tensor result = functional(op, spec, self.clone());
     return self.fill_(-0.0).add_(result);
   }
@@ -144,10 +146,12 @@ struct BatchedLayer {
 // functionalization (torch.compile, torch.func.functionalize): the in-place form becomes the functional one.
 struct FunctionalizeLayer {
   static Tensor& in_place(const PlainOp& op, const ActivationSpec& spec, Tensor& self) {
-    return out(op, spec, self, self);
+    check_in_place(info(spec.id).name, self);
+    return functionalized([&](const Tensor& x) { return op.call(spec, x); }, self, self);
   }
   static Tensor& out(const PlainOp& op, const ActivationSpec& spec, const Tensor& self, Tensor& out) {
-    return functionalized([&](const Tensor& x) { return op.call(spec, x); }, self, out);
+    check_out(info(spec.id).name, out, self);
+    return functionalized([&](const Tensor& x) { return op.call(spec, x); }, out, self);
   }
 };
 
@@ -179,20 +183,19 @@ Tensor backward_batched(const Tensor& grad_output, const Tensor& saved, std::str
 }  // namespace
 
 TORCH_LIBRARY(fastops, m) {
-  const std::vector<at::Tag> pointwise = {at::Tag::pt2_compliant_tag, at::Tag::pointwise};
+  const std::vector<at::Tag> pointwise = {at::Tag::pointwise};
   for (int i = 0; i < activation_count; ++i) {
     const ActivationInfo& a = info(static_cast<Activation>(i));
     const std::string name = a.name;
     const std::string parameters = *a.schema ? std::string(", ") + a.schema : "";
-    m.def((name + "(Tensor self" + parameters + ") -> Tensor").c_str(), pointwise);
-    m.def((name + "_(Tensor(a!) self" + parameters + ") -> Tensor(a!)").c_str(), pointwise);
-    m.def((name + ".out(Tensor self" + parameters + ", *, Tensor(a!) out) -> Tensor(a!)").c_str(), pointwise);
+    define(m, name + "(Tensor self" + parameters + ") -> Tensor", pointwise);
+    define(m, name + "_(Tensor(a!) self" + parameters + ") -> Tensor(a!)", pointwise);
+    define(m, name + ".out(Tensor self" + parameters + ", *, Tensor(a!) out) -> Tensor(a!)", pointwise);
   }
-  m.def(
-      "activation_backward(Tensor grad_output, Tensor saved, str activation, float[] params=[], bool "
-      "from_output=False, "
-      "int order=1) -> Tensor",
-      pointwise);
+  define(m,
+         "activation_backward(Tensor grad_output, Tensor saved, str activation, float[] params=[], bool "
+         "from_output=False, int order=1) -> Tensor",
+         pointwise);
 }
 
 TORCH_LIBRARY_IMPL(fastops, Meta, m) {

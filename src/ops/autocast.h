@@ -6,7 +6,10 @@
 #include <torch/library.h>
 
 #include <optional>
+#include <string_view>
 #include <vector>
+
+#include "ops/checks.h"
 
 namespace fastops {
 
@@ -21,27 +24,31 @@ namespace fastops {
 // Keeps the calls in its scope from being cast again, and casts arguments. float64 and integer tensors stay.
 class AutocastScope {
  public:
-  AutocastScope(c10::DeviceType device, c10::DispatchKey key)
-      : device_(device), dtype_(at::autocast::get_autocast_dtype(device)), below_(key) {}
+  AutocastScope(std::string_view op, c10::DeviceType device, c10::DispatchKey key)
+      : op_(op), device_(device), dtype_(at::autocast::get_autocast_dtype(device)), below_(key) {}
 
-  at::Tensor lower(const at::Tensor& tensor) const { return at::autocast::cached_cast(dtype_, tensor, device_); }
-  std::optional<at::Tensor> lower(const std::optional<at::Tensor>& tensor) const {
-    return tensor && tensor->defined() ? std::optional(lower(*tensor)) : std::nullopt;
+  at::Tensor lower(Argument argument, const at::Tensor& tensor) const {
+    check_tensor(op_, argument, tensor);
+    return at::autocast::cached_cast(dtype_, tensor, device_);
   }
-  std::vector<at::Tensor> lower(at::TensorList tensors) const {
+  std::optional<at::Tensor> lower(Argument argument, const std::optional<at::Tensor>& tensor) const {
+    return tensor && tensor->defined() ? std::optional(lower(argument, *tensor)) : std::nullopt;
+  }
+  std::vector<at::Tensor> lower(Argument list, at::TensorList tensors) const {
     std::vector<at::Tensor> cast;
     cast.reserve(tensors.size());
-    for (const at::Tensor& tensor : tensors) cast.push_back(lower(tensor));
+    for (size_t i = 0; i < tensors.size(); ++i) cast.push_back(lower({list.name, i}, tensors[i]));
     return cast;
   }
-  c10::List<std::optional<at::Tensor>> lower(const c10::List<std::optional<at::Tensor>>& tensors) const {
+  c10::List<std::optional<at::Tensor>> lower(Argument list, const c10::List<std::optional<at::Tensor>>& tensors) const {
     c10::List<std::optional<at::Tensor>> cast;
     cast.reserve(tensors.size());
-    for (size_t i = 0; i < tensors.size(); ++i) cast.push_back(lower(tensors.get(i)));
+    for (size_t i = 0; i < tensors.size(); ++i) cast.push_back(lower({list.name, i}, tensors.get(i)));
     return cast;
   }
 
  private:
+  std::string_view op_;
   c10::DeviceType device_;
   at::ScalarType dtype_;
   c10::impl::ExcludeDispatchKeyGuard below_;

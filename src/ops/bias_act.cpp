@@ -8,6 +8,7 @@
 #include "ops/autocast.h"
 #include "ops/batching.h"
 #include "ops/checks.h"
+#include "ops/define.h"
 #include "ops/fallback.h"
 #include "ops/functionalization.h"
 #include "ops/matrix.h"
@@ -136,33 +137,33 @@ std::vector<Tensor> backward_out_of_place(const Tensor& grad_output, const Tenso
 
 Tensor& functionalize_out(const Tensor& self, const std::optional<Tensor>& bias, std::string_view activation,
                           c10::ArrayRef<double> params, Tensor& out) {
-  const std::optional<Tensor> inner_bias =
-      bias && at::functionalization::impl::isFunctionalTensor(*bias)
-          ? std::optional(at::functionalization::impl::from_functional_tensor(*bias))
-          : bias;
-  return functionalized([&](const Tensor& x) { return bias_act_op().call(x, inner_bias, activation, params); }, self,
-                        out);
+  check_out("bias_act", out, self);
+  return functionalized(
+      [&](const Tensor& x, const std::optional<Tensor>& b) { return bias_act_op().call(x, b, activation, params); },
+      out, self, bias);
 }
 
 template <c10::DeviceType device, c10::DispatchKey key>
 Tensor autocast(const Tensor& self, const std::optional<Tensor>& bias, std::string_view activation,
                 c10::ArrayRef<double> params) {
   c10::impl::ExcludeDispatchKeyGuard below(key);
-  const auto cast = bias && bias->defined() ? std::optional(bias->to(self.scalar_type())) : std::nullopt;
+  std::optional<Tensor> cast;
+  if (bias && bias->defined()) {
+    check_tensor("bias_act", "bias", *bias);
+    cast = bias->to(self.scalar_type());
+  }
   return bias_act_op().call(self, cast, activation, params);
 }
 
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(fastops, m) {
-  const std::vector<at::Tag> tags = {at::Tag::pt2_compliant_tag};
-  m.def("bias_act(Tensor self, Tensor? bias, str activation, float[] params=[]) -> Tensor", tags);
-  m.def("bias_act.out(Tensor self, Tensor? bias, str activation, float[] params=[], *, Tensor(a!) out) -> Tensor(a!)",
-        tags);
-  m.def(
-      "bias_act_backward(Tensor grad_output, Tensor saved, Tensor? bias, str activation, float[] params, "
-      "bool from_output, bool[2] output_mask) -> Tensor[]",
-      tags);
+  define(m, "bias_act(Tensor self, Tensor? bias, str activation, float[] params=[]) -> Tensor");
+  define(m,
+         "bias_act.out(Tensor self, Tensor? bias, str activation, float[] params=[], *, Tensor(a!) out) -> Tensor(a!)");
+  define(m,
+         "bias_act_backward(Tensor grad_output, Tensor saved, Tensor? bias, str activation, float[] params, "
+         "bool from_output, bool[2] output_mask) -> Tensor[]");
 }
 
 TORCH_LIBRARY_IMPL(fastops, Meta, m) {

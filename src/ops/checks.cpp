@@ -1,6 +1,8 @@
 #include "ops/checks.h"
 
 #include <ATen/MemoryOverlap.h>
+#include <ATen/functorch/BatchedTensorImpl.h>
+#include <ATen/functorch/TensorWrapper.h>
 
 namespace fastops {
 
@@ -10,8 +12,41 @@ std::ostream& operator<<(std::ostream& out, const Argument& argument) {
   return out;
 }
 
+namespace {
+
+// The tensor inside the wrappers of vmap and grad.
+const at::Tensor& unwrapped(const at::Tensor& tensor) {
+  if (const auto* batched = at::functorch::maybeGetBatchedImpl(tensor)) return unwrapped(batched->value());
+  if (const auto* wrapper = at::functorch::maybeGetTensorWrapper(tensor)) return unwrapped(wrapper->value());
+  return tensor;
+}
+
+// Whether all elements lie within the storage, which may have been resized: FSDP frees parameters so. Nothing is known
+// of tensors without memory of their own.
+bool lies_in_storage(const at::Tensor& tensor) {
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  if (!impl.has_storage()) {
+    const at::Tensor& inner = unwrapped(tensor);
+    return inner.is_same(tensor) || lies_in_storage(inner);
+  }
+  constexpr c10::DispatchKeySet stand_ins({c10::DispatchKey::Python, c10::DispatchKey::Functionalize});
+  if (impl.has_symbolic_sizes_strides() || impl.key_set().has_any(stand_ins)) return true;
+  const c10::Storage& storage = impl.unsafe_storage();
+  int64_t elements = impl.numel();
+  if (elements == 0 || storage.device_type() == c10::kMeta) return true;
+  if (!impl.is_contiguous()) {
+    elements = 1;
+    for (int64_t d = 0; d < impl.dim(); ++d) elements += (impl.size(d) - 1) * impl.stride(d);
+  }
+  return (impl.storage_offset() + elements) * impl.itemsize() <= storage.nbytes();
+}
+
+}  // namespace
+
 void check_tensor(std::string_view op, Argument argument, const at::Tensor& tensor) {
   TORCH_CHECK_TYPE(tensor.defined(), "fastops.", op, ": ", argument, " is an undefined tensor");
+  TORCH_CHECK_TYPE(!tensor.is_nested(), "fastops.", op, ": ", argument,
+                   " must be a dense (strided) tensor, but is a nested one");
   TORCH_CHECK_TYPE(tensor.layout() == at::kStrided, "fastops.", op, ": ", argument,
                    " must be a dense (strided) tensor, ", "but its layout is ", tensor.layout());
   switch (tensor.scalar_type()) {
@@ -19,11 +54,13 @@ void check_tensor(std::string_view op, Argument argument, const at::Tensor& tens
     case at::kDouble:
     case at::kBFloat16:
     case at::kHalf:
-      return;
+      break;
     default:
       TORCH_CHECK_TYPE(false, "fastops.", op, ": ", argument, " must be float32, float64, bfloat16 or float16, but is ",
                        tensor.scalar_type());
   }
+  TORCH_CHECK(lies_in_storage(tensor), "fastops.", op, ": ", argument, " has shape ", tensor.sym_sizes(),
+              ", but its storage is too small for that: its memory has been freed, or its storage resized");
 }
 
 void check_like(std::string_view op, Argument argument, const at::Tensor& tensor, Argument like_argument,
@@ -76,13 +113,16 @@ at::MemOverlapStatus overlap(const at::Tensor& a, const at::Tensor& b) {
 
 }  // namespace
 
-void prepare_out(std::string_view op, at::Tensor& out, const at::Tensor& like) {
+void check_out(std::string_view op, const at::Tensor& out, const at::Tensor& like) {
   check_like(op, "out", out, "self", like);
-  if (!out.sym_sizes().equals(like.sym_sizes())) {
-    TORCH_CHECK_VALUE(out.sym_numel() == 0, "fastops.", op, ": out has shape ", out.sym_sizes(),
-                      ", but the result has shape ", like.sym_sizes(), " (only an empty out is resized)");
-    out.resize__symint(like.sym_sizes());
-  }
+  TORCH_CHECK_VALUE(out.sym_sizes().equals(like.sym_sizes()) || out.sym_numel() == 0, "fastops.", op,
+                    ": out has shape ", out.sym_sizes(), ", but the result has shape ", like.sym_sizes(),
+                    " (only an empty out is resized)");
+}
+
+void prepare_out(std::string_view op, at::Tensor& out, const at::Tensor& like) {
+  check_out(op, out, like);
+  if (!out.sym_sizes().equals(like.sym_sizes())) out.resize__symint(like.sym_sizes());
   check_no_internal_overlap(op, "out", out);
   TORCH_CHECK(overlap(out, like) != at::MemOverlapStatus::Partial, "fastops.", op,
               ": out overlaps self in part; it must be self or lie elsewhere");

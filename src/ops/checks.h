@@ -22,7 +22,8 @@ struct Argument {
 };
 std::ostream& operator<<(std::ostream& out, const Argument& argument);
 
-// A strided tensor of a supported dtype (float32, float64, bfloat16, float16); else TypeError.
+// A strided tensor of a supported dtype (float32, float64, bfloat16, float16), else TypeError, whose memory has not
+// been freed (RuntimeError).
 FASTOPS_API void check_tensor(std::string_view op, Argument argument, const at::Tensor& tensor);
 
 // As check_tensor, with the dtype (TypeError) and device (RuntimeError) of `like`.
@@ -39,6 +40,9 @@ FASTOPS_API c10::SymInt last_size(std::string_view op, Argument argument, const 
 // A vector of `size` elements, as check_like; nothing where absent.
 FASTOPS_API void check_bias(std::string_view op, Argument argument, const std::optional<at::Tensor>& bias,
                             const c10::SymInt& size, Argument like_argument, const at::Tensor& like);
+
+// An `out` for a result with the sizes of `like`: an empty tensor, or one that has them.
+FASTOPS_API void check_out(std::string_view op, const at::Tensor& out, const at::Tensor& like);
 
 // Makes `out` ready for a result with the sizes of `like`: an empty tensor is resized, any other must have them.
 // It may be `like` itself, but not overlap it in part nor overlap itself.

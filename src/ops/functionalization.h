@@ -4,24 +4,34 @@
 #include <ATen/FunctionalTensorWrapper.h>
 #include <ATen/core/Tensor.h>
 
+#include <optional>
+#include <tuple>
+
 namespace fastops {
 
-// Replaces `target`, a functional tensor, by functional_form(self).
-template <class F>
-at::Tensor& functionalized(F functional_form, const at::Tensor& self, at::Tensor& target) {
+// What a functional tensor stands for, with all that was written to its base; any other tensor itself.
+inline at::Tensor functional_value(const at::Tensor& tensor) {
   namespace fn = at::functionalization::impl;
-  const auto inner = [](const at::Tensor& tensor) {
-    if (!fn::isFunctionalTensor(tensor)) return tensor;
-    fn::sync(tensor);
-    return fn::from_functional_tensor(tensor);
-  };
-  const at::Tensor value = inner(self);
+  if (!fn::isFunctionalTensor(tensor)) return tensor;
+  fn::sync(tensor);
+  return fn::from_functional_tensor(tensor);
+}
+inline std::optional<at::Tensor> functional_value(const std::optional<at::Tensor>& tensor) {
+  return tensor ? std::optional(functional_value(*tensor)) : std::nullopt;
+}
+
+// Replaces `target`, a functional tensor, by functional_form(inputs...). Every tensor that it reads is among the
+// inputs.
+template <class F, class... Inputs>
+at::Tensor& functionalized(F functional_form, at::Tensor& target, const Inputs&... inputs) {
+  namespace fn = at::functionalization::impl;
+  const auto values = std::tuple(functional_value(inputs)...);
   at::Tensor result;
   {
     at::AutoDispatchSkipFunctionalize below;
-    result = functional_form(value);
+    result = std::apply(functional_form, values);
     if (!fn::isFunctionalTensor(target)) {
-      TORCH_CHECK(!fn::isFunctionalTensor(self),
+      TORCH_CHECK(!(fn::isFunctionalTensor(inputs) || ...),
                   "fastops: a functional tensor cannot be written into one that is not functional");
       return target.copy_(result);
     }

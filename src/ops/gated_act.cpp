@@ -9,6 +9,7 @@
 #include "ops/batching.h"
 #include "ops/bias_act.h"
 #include "ops/checks.h"
+#include "ops/define.h"
 #include "ops/fallback.h"
 
 namespace fastops {
@@ -206,6 +207,8 @@ template <c10::DeviceType device, c10::DispatchKey key>
 Tensor act_mul_autocast(const Tensor& gate, const Tensor& up, std::string_view activation,
                         c10::ArrayRef<double> params) {
   c10::impl::ExcludeDispatchKeyGuard below(key);
+  check_tensor("act_mul", "gate", gate);
+  check_tensor("act_mul", "up", up);
   const auto type = c10::promoteTypes(gate.scalar_type(), up.scalar_type());
   return act_mul_op().call(gate.to(type), up.to(type), activation, params);
 }
@@ -213,15 +216,14 @@ Tensor act_mul_autocast(const Tensor& gate, const Tensor& up, std::string_view a
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(fastops, m) {
-  const std::vector<at::Tag> tags = {at::Tag::pt2_compliant_tag};
-  m.def("act_mul(Tensor gate, Tensor up, str activation, float[] params=[]) -> Tensor", tags);
-  m.def(
-      "act_mul_backward(Tensor grad_output, Tensor gate, Tensor up, str activation, float[] params, "
-      "bool[2] output_mask) -> Tensor[]",
-      tags);
-  m.def("gated_act(Tensor self, str activation, float[] params=[], bool gate_last=False) -> Tensor", tags);
-  m.def("gated_act_backward(Tensor grad_output, Tensor self, str activation, float[] params, bool gate_last) -> Tensor",
-        tags);
+  define(m, "act_mul(Tensor gate, Tensor up, str activation, float[] params=[]) -> Tensor");
+  define(m,
+         "act_mul_backward(Tensor grad_output, Tensor gate, Tensor up, str activation, float[] params, "
+         "bool[2] output_mask) -> Tensor[]");
+  define(m, "gated_act(Tensor self, str activation, float[] params=[], bool gate_last=False) -> Tensor");
+  define(
+      m,
+      "gated_act_backward(Tensor grad_output, Tensor self, str activation, float[] params, bool gate_last) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(fastops, Meta, m) {

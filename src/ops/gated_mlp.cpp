@@ -10,6 +10,7 @@
 
 #include "ops/autocast.h"
 #include "ops/checks.h"
+#include "ops/define.h"
 #include "ops/fallback.h"
 #include "ops/gated_act.h"
 #include "ops/matrix.h"
@@ -203,26 +204,25 @@ std::vector<Tensor> backward_meta(FASTOPS_GATED_MLP_BACKWARD_PARAMETERS, std::ar
 
 template <c10::DeviceType device, c10::DispatchKey key>
 Tensor autocast(FASTOPS_GATED_MLP_PARAMETERS, bool checkpoint) {
-  const AutocastScope scope(device, key);
-  return gated_mlp_op().call(scope.lower(input), scope.lower(gate_weight), scope.lower(up_weight),
-                             scope.lower(down_weight), scope.lower(gate_bias), scope.lower(up_bias),
-                             scope.lower(down_bias), activation, params, checkpoint);
+  const AutocastScope scope("gated_mlp", device, key);
+  return gated_mlp_op().call(scope.lower("input", input), scope.lower("gate_weight", gate_weight),
+                             scope.lower("up_weight", up_weight), scope.lower("down_weight", down_weight),
+                             scope.lower("gate_bias", gate_bias), scope.lower("up_bias", up_bias),
+                             scope.lower("down_bias", down_bias), activation, params, checkpoint);
 }
 
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(fastops, m) {
-  const std::vector<at::Tag> tags = {at::Tag::pt2_compliant_tag};
   const std::string arguments =
       "(Tensor input, Tensor gate_weight, Tensor up_weight, Tensor down_weight, Tensor? gate_bias=None, "
       "Tensor? up_bias=None, Tensor? down_bias=None, str activation='silu', float[] params=[]";
-  m.def(("gated_mlp" + arguments + ", bool checkpoint=False) -> Tensor").c_str(), tags);
-  m.def(("gated_mlp_forward" + arguments + ") -> (Tensor output, Tensor gate, Tensor up)").c_str(), tags);
-  m.def(
-      "gated_mlp_backward(Tensor grad_output, Tensor input, Tensor gate_weight, Tensor up_weight, Tensor down_weight, "
-      "Tensor? gate_bias, Tensor? up_bias, Tensor gate, Tensor up, str activation, float[] params, "
-      "bool[7] output_mask) -> Tensor[]",
-      tags);
+  define(m, "gated_mlp" + arguments + ", bool checkpoint=False) -> Tensor");
+  define(m, "gated_mlp_forward" + arguments + ") -> (Tensor output, Tensor gate, Tensor up)");
+  define(m,
+         "gated_mlp_backward(Tensor grad_output, Tensor input, Tensor gate_weight, Tensor up_weight, "
+         "Tensor down_weight, Tensor? gate_bias, Tensor? up_bias, Tensor gate, Tensor up, str activation, "
+         "float[] params, bool[7] output_mask) -> Tensor[]");
 }
 
 TORCH_LIBRARY_IMPL(fastops, Meta, m) {

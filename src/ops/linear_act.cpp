@@ -3,6 +3,7 @@
 #include <torch/library.h>
 
 #include "ops/autocast.h"
+#include "ops/define.h"
 #include "ops/fallback.h"
 #include "ops/mlp.h"
 
@@ -33,15 +34,15 @@ Tensor as_mlp(const Tensor& input, const Tensor& weight, const std::optional<Ten
 template <c10::DeviceType device, c10::DispatchKey key>
 Tensor autocast(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
                 std::string_view activation, c10::ArrayRef<double> params) {
-  const AutocastScope scope(device, key);
-  return linear_act_op().call(scope.lower(input), scope.lower(weight), scope.lower(bias), activation, params);
+  const AutocastScope scope("linear_act", device, key);
+  return linear_act_op().call(scope.lower("input", input), scope.lower("weight", weight), scope.lower("bias", bias),
+                              activation, params);
 }
 
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(fastops, m) {
-  m.def("linear_act(Tensor input, Tensor weight, Tensor? bias, str activation, float[] params=[]) -> Tensor",
-        {at::Tag::pt2_compliant_tag});
+  define(m, "linear_act(Tensor input, Tensor weight, Tensor? bias, str activation, float[] params=[]) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(fastops, Meta, m) { m.impl("linear_act", TORCH_FN(meta)); }

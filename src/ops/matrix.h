@@ -11,6 +11,8 @@
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/mm.h>
 
+#include "ops/checks.h"
+
 namespace fastops {
 
 // [..., features] -> [rows, features]; of an ensemble [size, ..., features] -> [size, rows, features]. Not
@@ -27,7 +29,7 @@ inline at::Tensor as_matrix(const at::Tensor& tensor, bool ensemble = false) {
 // Whether every product takes a tensor as it is: the elements of a row lie side by side, and as_matrix needs no copy.
 // (Tensors that are no arrays are for the checks to refuse.)
 inline bool has_even_rows(const at::Tensor& tensor) {
-  if (tensor.layout() != at::kStrided || tensor.is_contiguous_or_false()) return true;
+  if (tensor.layout() != at::kStrided || tensor.is_nested() || tensor.is_contiguous_or_false()) return true;
   const auto sizes = tensor.sym_sizes();
   const auto strides = tensor.sym_strides();
   const auto is = [](const c10::SymInt& a, const c10::SymInt& b) { return TORCH_GUARD_OR_FALSE(a.sym_eq(b)); };
@@ -37,8 +39,10 @@ inline bool has_even_rows(const at::Tensor& tensor) {
   }
   return true;
 }
-inline at::Tensor with_even_rows(const at::Tensor& tensor) {
-  return has_even_rows(tensor) ? tensor : tensor.contiguous();
+inline at::Tensor with_even_rows(std::string_view op, Argument argument, const at::Tensor& tensor) {
+  if (has_even_rows(tensor)) return tensor;
+  check_tensor(op, argument, tensor);
+  return tensor.contiguous();
 }
 
 // Whether a matrix is the transpose of a contiguous one, as a weight is that a module keeps as [in, out].

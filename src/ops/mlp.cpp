@@ -13,6 +13,7 @@
 #include "ops/autocast.h"
 #include "ops/bias_act.h"
 #include "ops/checks.h"
+#include "ops/define.h"
 #include "ops/fallback.h"
 #include "ops/matrix.h"
 
@@ -310,25 +311,23 @@ std::vector<Tensor> backward_meta(const Tensor& grad_output, const Tensor& input
 
 template <c10::DeviceType device, c10::DispatchKey key>
 Tensor autocast(FASTOPS_MLP_PARAMETERS, bool checkpoint) {
-  const AutocastScope scope(device, key);
-  return mlp_op().call(scope.lower(input), scope.lower(weights), scope.lower(biases), activation, output_activation,
-                       params, output_params, checkpoint);
+  const AutocastScope scope("mlp", device, key);
+  return mlp_op().call(scope.lower("input", input), scope.lower("weights", weights), scope.lower("biases", biases),
+                       activation, output_activation, params, output_params, checkpoint);
 }
 
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(fastops, m) {
-  const std::vector<at::Tag> tags = {at::Tag::pt2_compliant_tag};
   const std::string arguments =
       "(Tensor input, Tensor[] weights, Tensor?[] biases, str activation, str output_activation='identity', "
       "float[] params=[], float[] output_params=[]";
-  m.def(("mlp" + arguments + ", bool checkpoint=False) -> Tensor").c_str(), tags);
-  m.def(("mlp_forward" + arguments + ") -> (Tensor output, Tensor[] saved)").c_str(), tags);
-  m.def(
-      "mlp_backward(Tensor grad_output, Tensor input, Tensor[] weights, Tensor?[] biases, Tensor? output, "
-      "Tensor[] saved, str activation, str output_activation, float[] params, float[] output_params, "
-      "bool[] output_mask) -> Tensor[]",
-      tags);
+  define(m, "mlp" + arguments + ", bool checkpoint=False) -> Tensor");
+  define(m, "mlp_forward" + arguments + ") -> (Tensor output, Tensor[] saved)");
+  define(m,
+         "mlp_backward(Tensor grad_output, Tensor input, Tensor[] weights, Tensor?[] biases, Tensor? output, "
+         "Tensor[] saved, str activation, str output_activation, float[] params, float[] output_params, "
+         "bool[] output_mask) -> Tensor[]");
 }
 
 TORCH_LIBRARY_IMPL(fastops, Meta, m) {

@@ -8,6 +8,7 @@
 #include "backends/cpu/memory.h"
 #include "backends/cpu/roofs.h"
 #include "ops/activation.h"
+#include "ops/environment.h"
 #include "ops/gated_mlp.h"
 #include "ops/mlp.h"
 #include "python/plain.h"
@@ -148,6 +149,8 @@ py::tuple memory_stats() {
 PYBIND11_MODULE(_C, m) {
   m.def("activations", &activation_table);
   m.def("cpu_capability", torch::wrap_pybind_function(cpu::capability));
+  m.def("read_environment", torch::wrap_pybind_function(read_environment));
+  m.def("environment_choice", torch::wrap_pybind_function(environment_choice));
   m.def("peak_flops", torch::wrap_pybind_function_no_gil(cpu::peak_flops));
   m.def("copy_bandwidth", torch::wrap_pybind_function_no_gil(cpu::copy_bandwidth));
   m.def("memory_stats", torch::wrap_pybind_function(memory_stats));

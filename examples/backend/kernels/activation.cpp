@@ -8,8 +8,9 @@ namespace {
 
 // y = f(x) for a dense y; x may be y.
 void run(const ActivationSpec& spec, const Tensor& x, const Tensor& y) {
+  void* const result = data(y);  // first: where x is y and a lazy clone, its data moves
   const Tensor source = in_layout_of(y, x);
-  kernels_for(spec, x).forward(const_data(source), data(y), y.numel(), spec.params(), /*stream=*/false);
+  kernels_for(spec, x).forward(const_data(source), result, y.numel(), spec.params(), /*stream=*/false);
 }
 
 }  // namespace

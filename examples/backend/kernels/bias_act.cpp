@@ -8,11 +8,11 @@ namespace {
 
 // y = f(x + bias), y contiguous.
 void run(const ActivationSpec& spec, const Tensor& self, const Tensor& bias, const Tensor& y) {
+  const int64_t n = columns(y);
+  const auto result = row_data(y, n);  // first, as in activation.cpp
   const Tensor x = self.contiguous();
   const Tensor row = bias.contiguous();
-  const int64_t n = columns(x);
-  kernels_for(spec, x).bias_forward(const_row_data(x, n), const_data(row), no_rows, row_data(y, n), rows(x), n,
-                                    spec.params());
+  kernels_for(spec, x).bias_forward(const_row_data(x, n), const_data(row), no_rows, result, rows(x), n, spec.params());
 }
 
 Tensor forward(const Tensor& self, const std::optional<Tensor>& bias, std::string_view activation,

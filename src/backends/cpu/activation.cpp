@@ -12,8 +12,8 @@ namespace {
 void run_forward(const ActivationSpec& spec, const Tensor& x, const Tensor& y) {
   const auto kernel = kernels_for(spec, x).forward;
   const int64_t size = x.element_size();
+  char* y_data = byte_data(y);  // first: where x is y and a lazy clone, its data moves
   const char* x_data = const_byte_data(x);
-  char* y_data = byte_data(y);
   const bool stream = worth_streaming(y) && x_data != y_data;
   share_elements(x.numel(), [&](int64_t begin, int64_t end) {
     kernel(x_data + begin * size, y_data + begin * size, end - begin, spec.params(), stream);

@@ -5,6 +5,8 @@
 #include <ATen/ops/mm.h>
 #include <torch/library.h>
 
+#include <initializer_list>
+
 #include "backends/cpu/activation.h"
 #include "backends/cpu/launch.h"
 #include "ops/activation.h"
@@ -16,13 +18,12 @@ namespace fastops::cpu {
 namespace {
 
 // Rows of few columns, of which there are many side by side, are taken so many at a time as one: alone, each would take
-// a vector for itself.
-int64_t rows_at_once(c10::ArrayRef<const RowView*> views) {
+// a vector for itself. `strides` are those of all matrices.
+int64_t rows_at_once(int64_t rows, int64_t columns, std::initializer_list<int64_t> strides) {
   constexpr int64_t wide = 64;
-  const int64_t columns = views[0]->columns();
-  if (columns == 0 || columns > wide / 4 || views[0]->rows() * columns < 64 * wide) return 1;
-  for (const RowView* view : views) {
-    if (view->from(0).stride != columns) return 1;
+  if (columns == 0 || columns > wide / 4 || rows * columns < 64 * wide) return 1;
+  for (const int64_t stride : strides) {
+    if (stride != columns) return 1;
   }
   return wide / columns;
 }
@@ -35,17 +36,18 @@ AnyRows joined(AnyRows rows, int64_t count) {
 // z = x + bias and y = f(z); z may be undefined, and each of them may be x. Their rows must be contiguous.
 void forward_into(const ActivationSpec& spec, const Tensor& x, const Tensor& bias, const Tensor& z, const Tensor& y) {
   const auto kernel = kernels_for(spec, x).bias_forward;
+  const ResultRows y_rows(y);
+  const ResultRows z_rows(z);
   const RowView x_rows(x);
-  const RowView y_rows(y);
-  const auto z_rows = z.defined() ? std::optional<RowView>(z) : std::nullopt;
   const int64_t rows = x_rows.rows();
   const int64_t columns = x_rows.columns();
-  const int64_t at_once = rows_at_once({&x_rows, &y_rows, z_rows ? &*z_rows : &x_rows});
+  const int64_t at_once = rows_at_once(
+      rows, columns, {x_rows.from(0).stride, y_rows.from(0).stride, z.defined() ? z_rows.from(0).stride : columns});
   const Tensor bias_row = at_once > 1 ? bias.repeat({at_once}) : bias.contiguous();
+  const void* const bias_data = bias_row.const_data_ptr();
   const auto run = [&](int64_t begin, int64_t end, int64_t count) {
-    kernel(joined(x_rows.from(begin), count), bias_row.const_data_ptr(),
-           z_rows ? joined(z_rows->from_mutable(begin), count) : Rows{nullptr, 0},
-           joined(y_rows.from_mutable(begin), count), (end - begin) / count, columns * count, spec.params());
+    kernel(joined(x_rows.from(begin), count), bias_data, joined(z_rows.from(begin), count),
+           joined(y_rows.from(begin), count), (end - begin) / count, columns * count, spec.params());
   };
   const int64_t whole = rows / at_once;
   share_rows(whole, columns * at_once,
@@ -97,20 +99,23 @@ LayerSteps::Backward backward_of(const ActivationSpec& spec, const Tensor& grad,
                                  bool disposable) {
   const Kernels& table = kernels_for(spec, saved);
   const auto kernel = from_output ? table.bias_backward_from_output : table.bias_backward;
+  const auto empty = [&] { return empty_result(saved.sizes(), saved); };
+  LayerSteps::Backward results;
+  if (wanted.grad) results.grad = disposable && grad.is_contiguous() ? grad : empty();
+  if (wanted.y) results.y = from_output ? saved : empty();
+  const ResultRows dx_rows(results.grad);
+  const ResultRows y_rows(from_output ? Tensor() : results.y);
   const RowView grad_rows(grad);
   const RowView saved_rows(saved);
   const int64_t all_rows = saved_rows.rows();
-  const int64_t at_once = rows_at_once({&grad_rows, &saved_rows});
+  const int64_t at_once =
+      rows_at_once(all_rows, saved_rows.columns(), {grad_rows.from(0).stride, saved_rows.from(0).stride});
   const int64_t rows = all_rows / at_once;
   const int64_t columns = saved_rows.columns() * at_once;
   const bool has_rest = rows * at_once < all_rows;
   const bool add_bias = !from_output && bias && bias->defined();
   const Tensor bias_row = !add_bias ? Tensor() : at_once > 1 ? bias->repeat({at_once}) : bias->contiguous();
-
-  const auto empty = [&] { return empty_result(saved.sizes(), saved); };
-  LayerSteps::Backward results;
-  if (wanted.grad) results.grad = disposable && grad.is_contiguous() ? grad : empty();
-  if (wanted.y) results.y = from_output ? saved : empty();
+  const void* const bias_data = add_bias ? bias_row.const_data_ptr() : nullptr;
   const int64_t least_rows = std::max<int64_t>(1, grain_size / std::max<int64_t>(1, columns));
   const int64_t block_rows = std::max(least_rows, (rows + most_blocks - 1) / most_blocks);
   const int64_t blocks = std::max<int64_t>(1, (rows + block_rows - 1) / block_rows);
@@ -118,19 +123,15 @@ LayerSteps::Backward backward_of(const ActivationSpec& spec, const Tensor& grad,
   Tensor sums;
   if (wanted.bias_grad) sums = at::empty({blocks + has_rest, columns}, saved.options().dtype(sum_type));
   if (wanted.bias_grad && has_rest) sums.select(0, blocks).zero_();
+  char* const sums_data = wanted.bias_grad ? byte_data(sums) : nullptr;
+  const int64_t sums_bytes = columns * c10::elementSize(sum_type);
 
   // Rows from `begin` to `end`, `count` of them at a time, with their sums in a place of their own.
   const auto run = [&](int64_t begin, int64_t end, int64_t count, int64_t place) {
-    const int64_t width = columns / at_once * count;
-    const auto rows_of = [&](const Tensor& result) {
-      return result.defined() && columns > 0
-                 ? Rows{byte_data(result) + begin * (columns / at_once) * saved.element_size(), width}
-                 : Rows{nullptr, 0};
-    };
-    void* row_sums = wanted.bias_grad ? byte_data(sums) + place * columns * sums.element_size() : nullptr;
-    kernel(joined(grad_rows.from(begin), count), joined(saved_rows.from(begin), count),
-           add_bias ? bias_row.const_data_ptr() : nullptr, rows_of(results.grad), row_sums,
-           from_output ? Rows{nullptr, 0} : rows_of(results.y), (end - begin) / count, width, spec.params());
+    void* const place_sums = sums_data ? sums_data + place * sums_bytes : nullptr;
+    kernel(joined(grad_rows.from(begin), count), joined(saved_rows.from(begin), count), bias_data,
+           joined(dx_rows.from(begin), count), place_sums, joined(y_rows.from(begin), count), (end - begin) / count,
+           columns / at_once * count, spec.params());
   };
   share(blocks, 1, [&](int64_t first, int64_t last) {
     for (int64_t block = first; block < last; ++block) {

@@ -1,14 +1,14 @@
 // Chooses the instruction set: what PyTorch itself uses on this CPU (its choice honours ATEN_CPU_CAPABILITY), unless
 // FASTOPS_CPU_CAPABILITY asks for a lesser one: default, avx2, avx512.
 #include <ATen/Version.h>
-#include <c10/util/Exception.h>
 
-#include <cstdlib>
+#include <algorithm>
 #include <string>
 #include <vector>
 
 #include "backends/cpu/kernels.h"
 #include "backends/cpu/roofs.h"
+#include "ops/environment.h"
 
 namespace fastops::cpu {
 namespace {
@@ -44,20 +44,18 @@ std::vector<Tier> usable_tiers() {
 
 Tier choose() {
   const std::vector<Tier> usable = usable_tiers();
-  const char* wanted = std::getenv("FASTOPS_CPU_CAPABILITY");
-  if (!wanted || !*wanted) return usable.front();
-  std::string names;
-  for (const Tier& tier : usable) {
-    if (tier.name == wanted) return tier;
-    names += (names.empty() ? "" : ", ") + tier.name;
-  }
-  TORCH_CHECK_VALUE(false, "fastops: FASTOPS_CPU_CAPABILITY is '", wanted, "', but here it can be one of: ", names);
+  std::vector<std::string> names;
+  for (const Tier& tier : usable) names.push_back(tier.name);
+  const std::string wanted = environment_choice("FASTOPS_CPU_CAPABILITY", names);
+  const auto tier = std::find(names.begin(), names.end(), wanted);
+  return usable[tier == names.end() ? 0 : tier - names.begin()];
 }
 
 const Tier& chosen() {
   static const Tier tier = choose();
   return tier;
 }
+const ReadAtImport chosen_at_import([] { chosen(); });
 
 KernelTable& table() {
   static KernelTable* const table = [] {

@@ -97,10 +97,15 @@ class Chain {
   static constexpr int64_t most_chunk_rows = 2048;
   int64_t chunk_rows() const { return std::min(rows_, most_chunk_rows); }
 
-  // f(row, rows) for each chunk of rows; f(0, 0) if there are no rows.
+  // Whether no layer has an output. All gradients are zero then, and rows without elements need no time.
+  bool is_empty() const {
+    return rows_ == 0 ||
+           std::all_of(layers_.begin(), layers_.end(), [](const Layer& l) { return l.out_features == 0; });
+  }
+
+  // f(row, rows) for each chunk of rows.
   template <class F>
   void for_each_chunk(F f) const {
-    if (rows_ == 0) return f(0, 0);
     const Parts chunks(rows_, most_chunk_rows);
     for (int64_t c = 0; c < chunks.count; ++c) f(chunks.begin(c), chunks.size(c));
   }
@@ -132,6 +137,12 @@ class Chain {
   Rows rows_of(const at::Tensor& result, int64_t row) const {
     if (!result.defined()) return {nullptr, 0};
     return from_row(Rows{byte_data(result), result.size(-1)}, row, dtype_);
+  }
+
+  static void set_to_zero(std::vector<at::Tensor>& results) {
+    for (at::Tensor& result : results) {
+      if (result.defined()) result.zero_();
+    }
   }
 
   static void erase_undefined(std::vector<at::Tensor>& results) {

@@ -8,27 +8,21 @@ namespace fastops::cpu {
 namespace {
 
 // A 0-d tensor is a row of one element.
-Tensor at_least_1d(const Tensor& tensor) { return tensor.dim() == 0 ? tensor.view({1}) : tensor; }
+Tensor at_least_1d(const Tensor& tensor) { return tensor.defined() && tensor.dim() == 0 ? tensor.view({1}) : tensor; }
 
 // The gradients of gate and up, and f(gate) * up, into those tensors that are defined.
 void backward_into(const ActivationSpec& spec, const Tensor& grad_output, const Tensor& gate, const Tensor& up,
                    const GatedGradients& results) {
   const auto kernel = kernels_for(spec, gate).gated_backward;
+  const ResultRows grad_gate(at_least_1d(results.gate));
+  const ResultRows grad_up(at_least_1d(results.up));
+  const ResultRows product(at_least_1d(results.product));
   const RowView grad_rows(at_least_1d(grad_output));
   const RowView gate_rows(at_least_1d(gate));
   const RowView up_rows(at_least_1d(up));
-  const auto rows_of = [](const Tensor& tensor) {
-    return tensor.defined() ? std::optional<RowView>(at_least_1d(tensor)) : std::nullopt;
-  };
-  const auto from = [](const std::optional<RowView>& rows, int64_t row) {
-    return rows ? rows->from_mutable(row) : Rows{nullptr, 0};
-  };
-  const auto grad_gate = rows_of(results.gate);
-  const auto grad_up = rows_of(results.up);
-  const auto product = rows_of(results.product);
   share_rows(gate_rows.rows(), gate_rows.columns(), [&](int64_t begin, int64_t end) {
-    kernel(grad_rows.from(begin), gate_rows.from(begin), up_rows.from(begin), from(grad_gate, begin),
-           from(grad_up, begin), from(product, begin), end - begin, gate_rows.columns(), spec.params());
+    kernel(grad_rows.from(begin), gate_rows.from(begin), up_rows.from(begin), grad_gate.from(begin),
+           grad_up.from(begin), product.from(begin), end - begin, gate_rows.columns(), spec.params());
   });
 }
 
@@ -60,12 +54,12 @@ GatedGradients backward_step(const Tensor& grad, const Tensor& gate, const Tenso
 
 void act_mul_into(const ActivationSpec& spec, const Tensor& gate, const Tensor& up, const Tensor& result) {
   const auto kernel = kernels_for(spec, gate).gated_forward;
+  const ResultRows result_rows(at_least_1d(result));
   const RowView gate_rows(at_least_1d(gate));
   const RowView up_rows(at_least_1d(up));
-  const RowView result_rows(at_least_1d(result));
   share_rows(gate_rows.rows(), gate_rows.columns(), [&](int64_t begin, int64_t end) {
-    kernel(gate_rows.from(begin), up_rows.from(begin), result_rows.from_mutable(begin), end - begin,
-           gate_rows.columns(), spec.params());
+    kernel(gate_rows.from(begin), up_rows.from(begin), result_rows.from(begin), end - begin, gate_rows.columns(),
+           spec.params());
   });
 }
 

@@ -42,7 +42,7 @@ class Forward : Layers {
     output_ = rows_result(down_layer().out_features);
     if (saves) gate_ = rows_result(hidden_features());
     if (saves) up_ = rows_result(hidden_features());
-    if (rows_ > 0) compute();
+    if (output_.numel() > 0 || (saves && gate_.numel() > 0)) compute();
     return {std::move(output_), std::move(gate_), std::move(up_)};
   }
 
@@ -88,6 +88,17 @@ class Backward : Layers {
 
   std::vector<Tensor> run() {
     make_results();
+    if (is_empty()) {
+      set_to_zero(results_);
+    } else {
+      compute();
+    }
+    erase_undefined(results_);
+    return std::move(results_);
+  }
+
+ private:
+  void compute() {
     if (wants_gate()) grad_gate_ = take_rows(workspace_, dtype_, chunk_rows(), hidden_features());
     if (wants_up()) grad_up_ = take_rows(workspace_, dtype_, chunk_rows(), hidden_features());
     if (wants_gate() || wants_up()) {
@@ -105,11 +116,8 @@ class Backward : Layers {
       if (wants_gate() || wants_up()) run_chunk(row, rows);
       add_parameters(row, parameters);
     });
-    erase_undefined(results_);
-    return std::move(results_);
   }
 
- private:
   bool wants_gate() const { return mask_[0] || mask_[1] || mask_[4]; }
   bool wants_up() const { return mask_[0] || mask_[2] || mask_[5]; }
 

@@ -3,9 +3,11 @@
 #include <ATen/record_function.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
-#include <string_view>
+#include <string>
+#include <vector>
+
+#include "ops/environment.h"
 
 namespace fastops::cpu {
 namespace {
@@ -98,17 +100,14 @@ enum class Products { fastest, own, torch };
 // FASTOPS_CPU_PRODUCTS: whose matrix products to use. By default the faster ones.
 Products wanted_products() {
   static const Products wanted = [] {
-    const char* const value = std::getenv("FASTOPS_CPU_PRODUCTS");
-    if (!value || !*value) return Products::fastest;
-    const std::string_view name(value);
-    const bool has_own = gemm_kernels(Dtype::float32).multiply != nullptr;
-    if (name == "own" && has_own) return Products::own;
-    TORCH_CHECK_VALUE(name == "torch", "fastops: FASTOPS_CPU_PRODUCTS is '", name,
-                      "', but here it can be one of: ", has_own ? "own, torch" : "torch");
-    return Products::torch;
+    std::vector<std::string> choices = {"torch"};
+    if (gemm_kernels(Dtype::float32).multiply) choices.insert(choices.begin(), "own");
+    const std::string choice = environment_choice("FASTOPS_CPU_PRODUCTS", choices);
+    return choice == "own" ? Products::own : choice == "torch" ? Products::torch : Products::fastest;
   }();
   return wanted;
 }
+const ReadAtImport products_at_import([] { wanted_products(); });
 
 }  // namespace
 

@@ -36,7 +36,8 @@ class Forward : Layers {
         if (mlp_.saves(i)) saved->push_back(rows_result(out_features(i)));
       }
     }
-    if (rows_ == 0) return output;
+    const auto holds_nothing = [](const Tensor& result) { return result.numel() == 0; };
+    if (holds_nothing(output) && (!saved || std::all_of(saved->begin(), saved->end(), holds_nothing))) return output;
     c10::SmallVector<Product, 4> products;
     c10::SmallVector<Rows, 4> hidden;
     input_.take(workspace_, chunk_rows());
@@ -94,7 +95,20 @@ class Backward : Layers {
 
   std::vector<Tensor> run() {
     make_results();
-    if (lowest_ == mask_.size()) return {};
+    if (is_empty()) {
+      set_to_zero(results_);
+    } else if (lowest_ < mask_.size()) {
+      compute();
+    }
+    for (size_t i = 0; i < mlp_.layers(); ++i) {
+      if (wants_weight(i)) results_[1 + 2 * i] = in_layout_of(mlp_.weights[i], results_[1 + 2 * i]);
+    }
+    erase_undefined(results_);
+    return std::move(results_);
+  }
+
+ private:
+  void compute() {
     const size_t layers = mlp_.layers();
     const size_t first_layer = lowest_ == 0 ? 0 : (lowest_ - 1) / 2;
 
@@ -111,14 +125,8 @@ class Backward : Layers {
     sum_gradients([&](int64_t row, int64_t rows, c10::SmallVectorImpl<ParameterGradients>& parameters) {
       run_chunk(row, rows, first_layer, parameters);
     });
-    for (size_t i = 0; i < layers; ++i) {
-      if (wants_weight(i)) results_[1 + 2 * i] = in_layout_of(mlp_.weights[i], results_[1 + 2 * i]);
-    }
-    erase_undefined(results_);
-    return std::move(results_);
   }
 
- private:
   bool wants_weight(size_t layer) const { return mask_[1 + 2 * layer]; }
   bool wants_bias(size_t layer) const { return mask_[2 + 2 * layer]; }
 

@@ -15,6 +15,7 @@ namespace fastops::mps {
 void add_bias_and_activate(const ActivationSpec& spec, const Tensor& self, const Tensor& bias, const Tensor& pre,
                            const Tensor& result) {
   if (result.numel() == 0) return;
+  own_memory(result);
   const Tensor bias_row = bias.defined() ? bias.contiguous() : bias;
   const uint32_t flags = flag_if(has_bias, bias) | flag_if(has_pre, pre);
   const RowArguments to = row_arguments(spec, flags, {self, {}, pre, result}, {bias_row});

@@ -55,6 +55,7 @@ void run(const KernelId& kernel, const Tensors& tensors, const ElementwiseArgume
 void elementwise(const KernelId& kernel, const ActivationSpec& spec, bool from_output, at::TensorList inputs,
                  const Tensor& output) {
   if (output.numel() == 0) return;
+  own_memory(output);
   ElementwiseArguments to{};
   to.params[0] = static_cast<float>(spec.values[0]);
   to.params[1] = static_cast<float>(spec.values[1]);

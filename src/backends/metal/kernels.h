@@ -41,6 +41,9 @@ struct Grid {
   uint64_t group[2];
 };
 
+// Gives a result that is a lazy clone (copy on write) memory of its own: a launch takes the buffer that is there.
+inline void own_memory(const Tensor& result) { static_cast<void>(result.mutable_data_ptr()); }
+
 // Puts a kernel into PyTorch's command stream. The tensors are its buffers, in order, and the arguments the last one.
 // An undefined tensor is one that the arguments tell the kernel to leave alone.
 void launch(const KernelId& kernel, const Grid& grid, at::TensorList tensors, const void* arguments, uint64_t size);

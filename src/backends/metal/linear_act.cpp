@@ -1,9 +1,7 @@
 #include "backends/metal/linear_act.h"
 
-#include <cstdlib>
-#include <string>
-
 #include "backends/metal/rows.h"
+#include "ops/environment.h"
 
 namespace fastops::mps {
 namespace {
@@ -11,15 +9,10 @@ namespace {
 constexpr int64_t most_features = 256;
 
 bool is_wanted() {
-  static const bool wanted = [] {
-    const char* variable = std::getenv("FASTOPS_METAL_LINEAR");
-    const std::string value = variable ? variable : "";
-    TORCH_CHECK_VALUE(value.empty() || value == "0" || value == "1", "fastops: FASTOPS_METAL_LINEAR is '", value,
-                      "', but it can be 0, 1 or unset");
-    return value == "1";
-  }();
+  static const bool wanted = environment_choice("FASTOPS_METAL_LINEAR", {"0", "1"}) == "1";
   return wanted;
 }
+const ReadAtImport wanted_at_import([] { is_wanted(); });
 
 }  // namespace
 

@@ -1,0 +1,41 @@
+"""The environment variables that a user may set: a bad value is an error of ``import fastops``."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from processes import run
+
+CHOICES = {
+    "FASTOPS_BACKEND_AUTOLOAD": "0, 1",
+    "FASTOPS_CPU_CAPABILITY": "([a-z0-9]+, )*default",
+    "FASTOPS_CPU_PRODUCTS": "(own, )?torch",
+    "FASTOPS_FALLBACK": "warn, error",
+}
+
+
+@pytest.mark.parametrize(("value", "shown"), [("OWN ", "OWN "), ("\udcff\né", r"\xff\x0a\xc3\xa9")], ids=ascii)
+@pytest.mark.parametrize("variable", CHOICES)
+def test_bad_value(variable: str, value: str, shown: str) -> None:
+    """The message names the variable, what it is and what it can be; bytes that are no text are no trouble."""
+    result = run("-c", "import fastops", **{variable: value})
+    assert result.returncode != 0
+    message = result.stderr.strip().splitlines()[-1]
+    expected = f"ValueError: fastops: {variable} is '{re.escape(shown)}', but here it can be one of: "
+    assert re.fullmatch(expected + CHOICES[variable], message)
+
+
+def test_empty_values() -> None:
+    """An empty value is none."""
+    result = run("-c", "import fastops", **dict.fromkeys(CHOICES, ""))
+    assert result.returncode == 0, result.stderr
+
+
+def test_info_of_any_bytes() -> None:
+    """fastops.info() shows values, and names, that are not UTF-8."""
+    values = {"FASTOPS_TEST": "a\udcff", "FASTOPS_\udcfe": "b", "PYTHONIOENCODING": "utf-8:strict"}
+    result = run("-c", "import fastops; print(fastops.info())", **values)
+    assert result.returncode == 0, result.stderr
+    assert {r"FASTOPS_TEST=a\xff", r"FASTOPS_\xfe=b"} <= set(result.stdout.splitlines())
