@@ -312,7 +312,8 @@ def test_no_tensor(value: Any) -> None:
     }
     for name, function in calls.items():
         argument = "gate" if name == "act_mul" else "input"
-        with pytest.raises(TypeError, match=f"^fastops.*: {argument} must be a tensor, but is a {type(value).__name__}$"):
+        kind = type(value).__name__
+        with pytest.raises(TypeError, match=f"^fastops.*: {argument} must be a tensor, but is a {kind}$"):
             function()
 
 
