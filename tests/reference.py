@@ -315,7 +315,8 @@ class Approximate:
     def tail(self, name, order=0):
         """`activation` of one of WITH_TAILS where |x| is 2 or more: within a bound that is relative."""
         formula = formulas(name)[-1]
-        return self._apply(lambda x, count: differentiate(formula, x, count), order, 0, 4 * (order + 1))
+        series = functools.partial(differentiate, formula)
+        return self._apply(series, order, 0, 4 * (order + 1), either_side=order > 1)
 
     def gradient_from_output(self, name, params=(), order=1):
         """The derivative of order `order - 1` of f'(x) as a function of f(x), which this is."""
