@@ -23,9 +23,9 @@ torch := $(stamps)/torch-$(subst $() ,,$(subst =,,$(TORCH)))
 fastops := $(stamps)/fastops$(if $(filter-out 0,$(WERROR)),-werror)
 
 sources := $(shell find CMakeLists.txt pyproject.toml cmake src tools python -type f -not -name '*.pyc')
-cxx_sources = $(shell find src examples -name '*.cpp' -o -name '*.h' -o -name '*.hpp' -o -name '*.hip')
+cxx_sources = $(shell find src examples tools -name '*.cpp' -o -name '*.h' -o -name '*.hpp' -o -name '*.hip')
 
-.PHONY: help build test fuzz strangers demo bench gpu gpu-check gpu-mutations format lint mypy sdist wheel metal-check metal-symbols backend-check clean
+.PHONY: help build test fuzz strangers demo bench gpu gpu-check gpu-mutations sanitize format lint mypy sdist wheel metal-check metal-symbols backend-check clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1 /p' $(MAKEFILE_LIST) | while read -r name text; do printf '%-13s %s\n' "$$name" "$$text"; done
@@ -62,6 +62,9 @@ gpu-check: build $(stamps)/test ## Check the GPU kernels without a GPU: machine 
 
 gpu-mutations: ## Break the GPU kernels on purpose, after gpu-check: each must be noticed. A choice: ARGS=REGEX
 	$(bin)/python tools/gpu/mutations.py $(ARGS)
+
+sanitize: build $(stamps)/test ## Run tests with ASan, UBSan and TSan. A part of that: make sanitize ARGS="quick thread"
+	tools/sanitize/check.sh $(ARGS)
 
 format: $(stamps)/lint ## Format all sources
 	$(bin)/ruff check --fix .

@@ -33,11 +33,14 @@ std::vector<Tier> usable_tiers() {
   std::vector<Tier> usable = {
       {"default", fill<DEFAULT::add_activation_kernels, DEFAULT::add_bias_act_kernels, DEFAULT::add_gated_act_kernels>,
        DEFAULT::roof_kernels}};
-#ifdef FASTOPS_X86_TIERS
-  const std::string torch_uses = at::get_cpu_capability();
-  const bool avx512 = torch_uses == "AVX512";
-  if (avx512 || torch_uses == "AVX2") usable.insert(usable.begin(), {"avx2", FASTOPS_TIER(AVX2), AVX2::roof_kernels});
-  if (avx512) usable.insert(usable.begin(), {"avx512", FASTOPS_TIER(AVX512), AVX512::roof_kernels});
+  [[maybe_unused]] const std::string torch_uses = at::get_cpu_capability();
+#ifdef FASTOPS_AVX2_TIER
+  if (torch_uses == "AVX2" || torch_uses == "AVX512") {
+    usable.insert(usable.begin(), {"avx2", FASTOPS_TIER(AVX2), AVX2::roof_kernels});
+  }
+#endif
+#ifdef FASTOPS_AVX512_TIER
+  if (torch_uses == "AVX512") usable.insert(usable.begin(), {"avx512", FASTOPS_TIER(AVX512), AVX512::roof_kernels});
 #endif
   return usable;
 }
