@@ -103,20 +103,20 @@ def test_freed_argument_of_plain_op(name: str, device: Any) -> None:
 
 TRANSFORMED: dict[str, Callable[[Tensor], Any]] = {
     "vmap": lambda x: torch.vmap(ops.bias_act, (0, None, None))(x, torch.ones(4), "relu"),
-    "vmap over biases": lambda x: torch.vmap(ops.bias_act, (None, 0, None))(torch.ones(3, 4), x[:, 0], "relu"),
+    "vmap over biases": lambda x: torch.vmap(ops.bias_act, (None, 0, None))(torch.ones(3, 4), x, "relu"),
     "vmap over weights": lambda x: torch.vmap(lambda w: ops.mlp(torch.ones(3, 4), [w], [None], "relu"))(x),
     "vmap in place": lambda x: torch.vmap(ops.relu_)(x),
     "vmap of vmap": lambda x: torch.vmap(torch.vmap(ops.relu_))(x),
     "grad": lambda x: torch.func.grad(lambda x: ops.gelu(x).sum())(x),
-    "jvp": lambda x: torch.func.jvp(ops.gelu, (x,), (torch.ones(2, 3, 4),)),
 }
 
 
 @pytest.mark.parametrize("transform", TRANSFORMED)
 def test_freed_under_transforms(transform: str, device: Any) -> None:
     """The wrappers of torch.func are looked through."""
+    shape = (2, 4) if transform == "vmap over biases" else (2, 3, 4)
     with torch.device(device), pytest.raises(RuntimeError, match=r"fastops\.\w+: .* has shape .* been freed"):
-        TRANSFORMED[transform](freed(torch.ones(2, 3, 4)))
+        TRANSFORMED[transform](freed(torch.ones(shape)))
 
 
 @pytest.mark.parametrize("op", ["linear_act", "mlp", "gated_mlp", "act_mul", "bias_act"])

@@ -23,7 +23,7 @@ std::string joined(const std::vector<std::string>& names) {
 
 }  // namespace
 
-std::string quoted(std::string_view value) {
+std::string printable(std::string_view value) {
   constexpr char digits[] = "0123456789abcdef";
   std::string text = "'";
   for (const char c : value) {
@@ -41,7 +41,7 @@ std::string environment_choice(const char* variable, const std::vector<std::stri
   const char* const set = std::getenv(variable);
   const std::string value = set ? set : "";
   const bool is_known = std::find(choices.begin(), choices.end(), value) != choices.end();
-  TORCH_CHECK_VALUE(value.empty() || is_known, "fastops: ", variable, " is ", quoted(value),
+  TORCH_CHECK_VALUE(value.empty() || is_known, "fastops: ", variable, " is ", printable(value),
                     ", but here it can be one of: ", joined(choices));
   return value;
 }

@@ -14,7 +14,7 @@ namespace fastops {
 FASTOPS_API std::string environment_choice(const char* variable, const std::vector<std::string>& choices);
 
 // A value as an error shows it, in quotes: bytes that are not printable ASCII, and need not be text, as \xff.
-FASTOPS_API std::string quoted(std::string_view value);
+FASTOPS_API std::string printable(std::string_view value);
 
 // A static object of this kind has a function that reads a variable called by read_environment().
 struct FASTOPS_API ReadAtImport {
