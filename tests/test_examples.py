@@ -79,9 +79,9 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 @pytest.mark.parametrize(
     ("name", "damage", "arguments"),
     [
-        ("digits.py", "network.params = [1.001]", ["--epochs", 1, "--out"]),
-        ("regression.py", "network.activation, network.params = 'leaky_relu', [1e-3]", ["--steps", 1]),
-        ("pinn.py", "network.activation = 'softplus'", ["--steps", 2, "--rounds", 0, "--points", 64, "--out"]),
+        ("digits.py", "network[1] = fastops.nn.Softshrink(1.001)", ["--epochs", 1, "--out"]),
+        ("regression.py", "network[1] = fastops.nn.LeakyReLU(1e-3)", ["--steps", 1]),
+        ("pinn.py", "network[1] = fastops.nn.Softplus()", ["--steps", 2, "--rounds", 0, "--points", 64, "--out"]),
     ],
 )
 def test_a_difference_is_an_error(name: str, damage: str, arguments: list[object], tmp_path: Path) -> None:

@@ -35,7 +35,17 @@ def test_everything_is_listed() -> None:
     """A function and a module for every activation, and the fused ones."""
     assert set(fastops.functional.__all__) == set(ACTIVATIONS) | FUSED
     assert set(fastops.nn.__all__) == {entry["class_name"] for entry in ACTIVATIONS.values()} | LAYERS | {"convert"}
-    exported = {"__version__", "backends", "decompositions", "functional", "fuse", "info", "library_path", "nn"}
+    exported = {
+        "__version__",
+        "backends",
+        "decompositions",
+        "functional",
+        "fuse",
+        "info",
+        "library_path",
+        "memory",
+        "nn",
+    }
     assert set(fastops.__all__) == exported
 
 
