@@ -335,7 +335,7 @@ class Approximate:
         reach = self.error
         if either_side:
             beside = torch.finfo(x.dtype).eps * x.abs() + torch.finfo(x.dtype).smallest_normal
-            reach = torch.where(x.isfinite(), torch.maximum(reach, beside), reach)
+            reach = torch.where(x.isfinite(), reach + beside, reach)
         if reach.any():
             # Both ends of what x may be, and the point nearest to 0, where a derivative may differ from all around it.
             points = [x + reach, x - reach, x - x.clamp(-reach, reach)]
