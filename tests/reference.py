@@ -284,9 +284,7 @@ class Approximate:
         product = self @ Approximate.exact(weight).T
         if bias is None:
             return product.stored()
-        if weight.device.type == "mps":
-            product = product.stored()
-        result = product + Approximate.exact(bias)
+        result = product.stored() + Approximate.exact(bias)
         # The bias may also come first: then every partial sum has it in it.
         result.error += self.value.shape[-1] * self.eps / 2 * bias.detach().cpu().double().abs()
         return result.stored()
