@@ -33,7 +33,7 @@ struct AutogradLayer {
   }
 
   static Tensor& in_place(const PlainOp& op, const ActivationSpec& spec, Tensor& self) {
-    const bool requires_grad = torch::autograd::compute_requires_grad(self);
+    const bool requires_grad = needs_grad(self);
     torch::autograd::check_inplace(self, requires_grad);
     check_in_place(info(spec.id).name, self);  // it is copied below
     std::optional<Tensor> tangent;
@@ -88,43 +88,38 @@ struct VersionLayer {
   }
 };
 
-Tensor backward(c10::DispatchKeySet keys, const Tensor& grad_output, const Tensor& saved, std::string_view activation,
-                c10::ArrayRef<double> params, bool from_output, int64_t order) {
-  const bool requires_grad = torch::autograd::compute_requires_grad(grad_output, saved);
+Tensor activation_backward_autograd(c10::DispatchKeySet keys, const ActivationBackward& op) {
+  const Tensor& grad_output = op.grad_output;
+  const Tensor& saved = op.saved;
+  const bool grad = needs_grad(grad_output, saved);
   const bool tangents = any_tangent(grad_output, saved);
-  const auto redispatch = [&] {
-    at::AutoDispatchBelowADInplaceOrView below;
-    return activation_backward_op().redispatch(below_autograd(keys), grad_output, saved, activation, params,
-                                               from_output, order);
-  };
-  if (!requires_grad && !tangents) return redispatch();
+  if (!grad && !tangents) return call_below_autograd(keys, op);
 
-  const auto spec = check_activation_backward(grad_output, saved, activation, params, from_output, order);
-  const bool through_saved = (requires_grad && saved.requires_grad()) || has_tangent(saved);
+  const bool through_saved = (grad && saved.requires_grad()) || has_tangent(saved);
   // Beyond the orders with kernels, autograd differentiates the formula.
-  if (order == max_order && through_saved) return composite_gradient(spec, grad_output, saved, from_output, order);
+  if (op.order == max_order && through_saved) return composite_gradient(op.checked());
 
-  NodePtr<ActivationBackwardNode> node;
-  if (requires_grad) {
-    node = make_node<ActivationBackwardNode>();
+  Tensor result = call_below_autograd(keys, op);
+  const ActivationSpec spec = activation_spec(ActivationBackward::name, op.activation, op.params);
+  if (grad) {
+    const auto node = make_node<ActivationBackwardNode>();
     node->set_next_edges(torch::autograd::collect_next_edges(grad_output, saved));
     if (saved.requires_grad()) node->grad_output = save(grad_output);
     node->saved = save(saved);
     node->spec = spec;
-    node->from_output = from_output;
-    node->order = order;
+    node->from_output = op.from_output;
+    node->order = op.order;
+    torch::autograd::set_history(result, node);
   }
-  Tensor result = redispatch();
-  if (node) torch::autograd::set_history(result, node);
   if (tangents) {
     const Tensor x = saved._fw_primal(0);
     Tensor tangent;
     if (has_tangent(grad_output)) {
-      tangent = activation_backward(grad_output._fw_grad(0), x, spec, from_output, order);
+      tangent = activation_backward(grad_output._fw_grad(0), x, spec, op.from_output, op.order);
     }
     if (has_tangent(saved)) {
       const Tensor through =
-          activation_backward(grad_output._fw_primal(0) * saved._fw_grad(0), x, spec, from_output, order + 1);
+          activation_backward(grad_output._fw_primal(0) * saved._fw_grad(0), x, spec, op.from_output, op.order + 1);
       tangent = tangent.defined() ? tangent + through : through;
     }
     result._set_fw_grad(tangent, 0, false);
@@ -136,7 +131,7 @@ Tensor backward(c10::DispatchKeySet keys, const Tensor& grad_output, const Tenso
 
 TORCH_LIBRARY_IMPL(fastops, Autograd, m) {
   impl_activations<AutogradLayer>(m);
-  m.impl("activation_backward", TORCH_FN(backward));
+  implement<ActivationBackward, activation_backward_autograd>(m);
 }
 
 TORCH_LIBRARY_IMPL(fastops, ADInplaceOrView, m) { impl_activations<VersionLayer>(m); }

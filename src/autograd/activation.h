@@ -28,7 +28,7 @@ struct ActivationNode : OpNode<ActivationNode> {
 template <class Redispatch>
 Tensor record_functional(const ActivationSpec& spec, const Tensor& self, Redispatch redispatch) {
   NodePtr<ActivationNode> node;
-  if (torch::autograd::compute_requires_grad(self)) {
+  if (needs_grad(self)) {
     node = make_node<ActivationNode>();
     node->set_next_edges(torch::autograd::collect_next_edges(self));
     node->spec = spec;
@@ -52,7 +52,7 @@ Tensor record_functional(const ActivationSpec& spec, const Tensor& self, Redispa
 // Functions with out= take no part in differentiation.
 template <class... Inputs>
 void check_out_without_grad(const char* op, const Inputs&... tensors) {
-  if (torch::autograd::compute_requires_grad(tensors...)) torch::autograd::throw_error_out_requires_grad(op);
+  if (needs_grad(tensors...)) torch::autograd::throw_error_out_requires_grad(op);
   TORCH_CHECK(!any_tangent(tensors...), op, "(): functions with out=... arguments don't support forward-mode AD");
 }
 

@@ -22,19 +22,20 @@ struct BiasActNode : OpNode<BiasActNode> {
   }
 };
 
-Tensor forward(c10::DispatchKeySet keys, const Tensor& self, const std::optional<Tensor>& bias,
-               std::string_view activation, c10::ArrayRef<double> params) {
-  const auto redispatch = [&] {
-    return bias_act_op().redispatch(below_autograd(keys), self, bias, activation, params);
-  };
-  if (!torch::autograd::compute_requires_grad(self, bias) && !any_tangent(self, bias)) {
-    at::AutoDispatchBelowADInplaceOrView below;
-    return redispatch();
+Tensor bias_act_autograd(c10::DispatchKeySet keys, const BiasAct& op) {
+  const Tensor& self = op.self;
+  const Tensor& bias = value_or_undefined(op.bias);
+  const bool grad = needs_grad(self, bias);
+  const bool tangents = any_tangent(self, bias);
+  if (!grad && !tangents) return call_below_autograd(keys, op);
+  const ActivationSpec spec = activation_spec(BiasAct::name, op.activation, op.params);
+  if (!bias.defined()) return record_functional(spec, self, [&] { return redispatch(below_autograd(keys), op); });
+  if (tangents) {
+    op.checked();
+    return bias_act(self + bias, std::nullopt, spec);
   }
-  const auto spec = check_bias_act(self, bias, activation, params);
-  if (!bias || !bias->defined()) return record_functional(spec, self, redispatch);
-  if (any_tangent(self, bias)) return bias_act(self + *bias, std::nullopt, spec);
 
+  Tensor result = call_below_autograd(keys, op);
   const auto node = make_node<BiasActNode>();
   node->set_next_edges(torch::autograd::collect_next_edges(self, bias));
   node->spec = spec;
@@ -43,52 +44,41 @@ Tensor forward(c10::DispatchKeySet keys, const Tensor& self, const std::optional
     node->saved = save(self);
     node->bias = save(bias);
   }
-  Tensor result;
-  {
-    at::AutoDispatchBelowADInplaceOrView below;
-    result = redispatch();
-  }
   torch::autograd::set_history(result, node);
   if (node->from_output && spec.id != Activation::identity) node->saved = save(result, /*is_output=*/true);
   return result;
 }
 
-Tensor& forward_out(c10::DispatchKeySet keys, const Tensor& self, const std::optional<Tensor>& bias,
-                    std::string_view activation, c10::ArrayRef<double> params, Tensor& out) {
-  check_out_without_grad("bias_act", self, bias, out);
+Tensor& bias_act_out_autograd(c10::DispatchKeySet keys, const BiasActOut& op) {
+  check_out_without_grad("bias_act", op.self, op.bias, op.out.get());
   at::AutoDispatchBelowAutograd below;
-  return bias_act_out_op().redispatch(below_autograd(keys), self, bias, activation, params, out);
+  return redispatch(below_autograd(keys), op);
 }
 
-Tensor& versioned_out(c10::DispatchKeySet keys, const Tensor& self, const std::optional<Tensor>& bias,
-                      std::string_view activation, c10::ArrayRef<double> params, Tensor& out) {
+Tensor& bias_act_out_versioned(c10::DispatchKeySet keys, const BiasActOut& op) {
   {
     at::AutoDispatchBelowADInplaceOrView below;
-    bias_act_out_op().redispatch(keys & c10::after_ADInplaceOrView_keyset, self, bias, activation, params, out);
+    redispatch(keys & c10::after_ADInplaceOrView_keyset, op);
   }
-  torch::autograd::increment_version(out);
-  return out;
+  torch::autograd::increment_version(op.out);
+  return op.out;
 }
 
-std::vector<Tensor> backward(c10::DispatchKeySet keys, const Tensor& grad_output, const Tensor& saved,
-                             const std::optional<Tensor>& bias, std::string_view activation,
-                             c10::ArrayRef<double> params, bool from_output, std::array<bool, 2> output_mask) {
-  if (torch::autograd::compute_requires_grad(grad_output, saved, bias) || any_tangent(grad_output, saved, bias)) {
-    return composite_bias_act_backward(grad_output, saved, bias, activation, params, from_output, output_mask);
+std::vector<Tensor> bias_act_backward_autograd(c10::DispatchKeySet keys, const BiasActBackward& op) {
+  if (needs_grad(op.grad_output, op.saved, op.bias) || any_tangent(op.grad_output, op.saved, op.bias)) {
+    return composite_bias_act_backward(op.checked());
   }
-  at::AutoDispatchBelowADInplaceOrView below;
-  return bias_act_backward_op().redispatch(below_autograd(keys), grad_output, saved, bias, activation, params,
-                                           from_output, output_mask);
+  return call_below_autograd(keys, op);
 }
 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(fastops, Autograd, m) {
-  m.impl("bias_act", TORCH_FN(forward));
-  m.impl("bias_act.out", TORCH_FN(forward_out));
-  m.impl("bias_act_backward", TORCH_FN(backward));
+  implement<BiasAct, bias_act_autograd>(m);
+  implement<BiasActOut, bias_act_out_autograd>(m);
+  implement<BiasActBackward, bias_act_backward_autograd>(m);
 }
 
-TORCH_LIBRARY_IMPL(fastops, ADInplaceOrView, m) { m.impl("bias_act.out", TORCH_FN(versioned_out)); }
+TORCH_LIBRARY_IMPL(fastops, ADInplaceOrView, m) { implement<BiasActOut, bias_act_out_versioned>(m); }
 
 }  // namespace fastops

@@ -22,30 +22,25 @@ struct GatedMlpNode : OpNode<GatedMlpNode> {
   variable_list gradients(variable_list&& grads) override {
     if (!grads[0].defined()) return variable_list(7);
     const auto mask = wanted<7>();
-    const GatedMlpArguments mlp{input.unpack(),
-                                gate_weight.unpack(),
-                                up_weight.unpack(),
-                                down_weight.unpack(),
-                                as_optional(gate_bias.unpack()),
-                                as_optional(up_bias.unpack()),
-                                std::nullopt,
-                                spec};
-    const auto [g, u] = checkpoint ? projections(mlp) : std::pair(gate.unpack(), up.unpack());
-    return scatter(
-        gated_mlp_backward_op().call(with_even_rows("gated_mlp_backward", "grad_output", grads[0]), mlp.input,
-                                     mlp.gate_weight, mlp.up_weight, mlp.down_weight, mlp.gate_bias, mlp.up_bias, g, u,
-                                     info(spec.id).name, parameters(spec), mask),
-        mask);
+    const Tensor x = input.unpack();
+    const Tensor gate_w = gate_weight.unpack();
+    const Tensor up_w = up_weight.unpack();
+    const Tensor down_w = down_weight.unpack();
+    const std::optional<Tensor> gate_b = as_optional(gate_bias.unpack());
+    const std::optional<Tensor> up_b = as_optional(up_bias.unpack());
+    const Tensor g = checkpoint ? projection(x, gate_w, gate_b) : gate.unpack();
+    const Tensor u = checkpoint ? projection(x, up_w, up_b) : up.unpack();
+    const Tensor grad_output = with_even_rows(GatedMlpBackward::name, "grad_output", grads[0]);
+    return scatter(call_op(GatedMlpBackward{grad_output, x, gate_w, up_w, down_w, gate_b, up_b, g, u,
+                                            info(spec.id).name, parameters(spec), mask}),
+                   mask);
   }
 
  private:
-  // Where they were not kept. Derivatives of the backward pass do not need their history.
-  static std::pair<Tensor, Tensor> projections(const GatedMlpArguments& mlp) {
+  // Where it was not kept. Derivatives of the backward pass do not need its history.
+  static Tensor projection(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
     const at::AutoGradMode no_grad(false);
-    const auto project = [&](const Tensor& weight, const std::optional<Tensor>& bias) {
-      return linear_act_op().call(mlp.input, weight, bias, "identity", {});
-    };
-    return {project(mlp.gate_weight, mlp.gate_bias), project(mlp.up_weight, mlp.up_bias)};
+    return call_op(LinearAct{x, weight, bias, "identity", {}});
   }
 };
 
@@ -63,43 +58,33 @@ NodePtr<GatedMlpNode> make_gated_mlp_node(const GatedMlpArguments& mlp) {
   return node;
 }
 
-#define FASTOPS_GATED_MLP_TENSORS input, gate_weight, up_weight, down_weight, gate_bias, up_bias, down_bias
+bool needs_grad_of(const GatedMlpForward& op) {
+  return needs_grad(op.input, op.gate_weight, op.up_weight, op.down_weight, op.gate_bias, op.up_bias, op.down_bias);
+}
+bool any_tangent_of(const GatedMlpForward& op) {
+  return any_tangent(op.input, op.gate_weight, op.up_weight, op.down_weight, op.gate_bias, op.up_bias, op.down_bias);
+}
 
-Tensor inference(c10::DispatchKeySet keys, FASTOPS_GATED_MLP_PARAMETERS, bool checkpoint) {
-  if (!checkpoint && !has_even_rows(input)) {
-    return gated_mlp_op().call(with_even_rows("gated_mlp", "input", input), gate_weight, up_weight, down_weight,
-                               gate_bias, up_bias, down_bias, activation, params, checkpoint);
-  }
-  const bool grad = torch::autograd::compute_requires_grad(FASTOPS_GATED_MLP_TENSORS);
-  if (any_tangent(FASTOPS_GATED_MLP_TENSORS) || (grad && !checkpoint)) {
-    return std::get<0>(gated_mlp_forward_op().call(FASTOPS_GATED_MLP_ARGUMENTS));
-  }
-  NodePtr<GatedMlpNode> node;
+Tensor gated_mlp_autograd(c10::DispatchKeySet keys, GatedMlp op) {
+  Tensor even;
+  if (!op.checkpoint && !has_even_rows(op.input)) op.input = even = with_even_rows(GatedMlp::name, "input", op.input);
+  const bool grad = needs_grad_of(op);
+  if (any_tangent_of(op) || (grad && !op.checkpoint)) return std::get<0>(call_op<GatedMlpForward>(op));
+  Tensor output = call_below_autograd(keys, op);
   if (grad) {
-    node = make_gated_mlp_node(check_gated_mlp(FASTOPS_GATED_MLP_ARGUMENTS));
+    const auto node = make_gated_mlp_node(op.resolved());
     node->checkpoint = true;
+    torch::autograd::set_history(output, node);
   }
-  Tensor output;
-  {
-    at::AutoDispatchBelowADInplaceOrView below;
-    output = gated_mlp_op().redispatch(below_autograd(keys), FASTOPS_GATED_MLP_ARGUMENTS, checkpoint);
-  }
-  if (node) torch::autograd::set_history(output, node);
   return output;
 }
 
-std::tuple<Tensor, Tensor, Tensor> forward(c10::DispatchKeySet keys, FASTOPS_GATED_MLP_PARAMETERS) {
-  const auto check = [&] { return check_gated_mlp(FASTOPS_GATED_MLP_ARGUMENTS); };
-  if (any_tangent(FASTOPS_GATED_MLP_TENSORS)) return composite_gated_mlp(check());
-  NodePtr<GatedMlpNode> node;
-  if (torch::autograd::compute_requires_grad(FASTOPS_GATED_MLP_TENSORS)) node = make_gated_mlp_node(check());
-  std::tuple<Tensor, Tensor, Tensor> result;
-  {
-    at::AutoDispatchBelowADInplaceOrView below;
-    result = gated_mlp_forward_op().redispatch(below_autograd(keys), FASTOPS_GATED_MLP_ARGUMENTS);
-  }
-  if (node) {
+GatedMlpForward::Result gated_mlp_forward_autograd(c10::DispatchKeySet keys, const GatedMlpForward& op) {
+  if (any_tangent_of(op)) return composite_gated_mlp(op.checked());
+  GatedMlpForward::Result result = call_below_autograd(keys, op);
+  if (needs_grad_of(op)) {
     auto& [output, gate, up] = result;
+    const auto node = make_gated_mlp_node(op.resolved());
     torch::autograd::set_history(output, node);
     node->gate = save(gate);
     node->up = save(up);
@@ -107,13 +92,11 @@ std::tuple<Tensor, Tensor, Tensor> forward(c10::DispatchKeySet keys, FASTOPS_GAT
   return result;
 }
 
-#undef FASTOPS_GATED_MLP_TENSORS
-
 }  // namespace
 
 TORCH_LIBRARY_IMPL(fastops, Autograd, m) {
-  m.impl("gated_mlp", TORCH_FN(inference));
-  m.impl("gated_mlp_forward", TORCH_FN(forward));
+  implement<GatedMlp, gated_mlp_autograd>(m);
+  implement<GatedMlpForward, gated_mlp_forward_autograd>(m);
 }
 
 }  // namespace fastops

@@ -82,39 +82,35 @@ struct GatedMlpBackwardNode : OpNode<GatedMlpBackwardNode> {
   Recomputed<Projections> recomputed_;
 };
 
-std::vector<Tensor> backward(c10::DispatchKeySet keys, FASTOPS_GATED_MLP_BACKWARD_PARAMETERS,
-                             std::array<bool, 7> output_mask) {
-  const auto check = [&] { return check_gated_mlp_backward(FASTOPS_GATED_MLP_BACKWARD_ARGUMENTS); };
-  if (any_tangent(grad_output, input, gate_weight, up_weight, down_weight, gate_bias, up_bias)) {
-    return composite_gated_mlp_backward(check(), grad_output, output_mask);
+std::vector<Tensor> gated_mlp_backward_autograd(c10::DispatchKeySet keys, const GatedMlpBackward& op) {
+  const std::array<Tensor, 7> inputs = {op.grad_output,
+                                        op.input,
+                                        op.gate_weight,
+                                        op.up_weight,
+                                        op.down_weight,
+                                        value_or_undefined(op.gate_bias),
+                                        value_or_undefined(op.up_bias)};
+  if (any_tangent(inputs)) return composite_gated_mlp_backward(op.checked());
+  std::vector<Tensor> grads = call_below_autograd(keys, op);
+  if (needs_grad(inputs)) {
+    const auto node = make_node<GatedMlpBackwardNode>();
+    node->set_next_edges(torch::autograd::collect_next_edges(at::TensorList(inputs)));
+    node->spec = activation_spec(GatedMlpBackward::name, op.activation, op.params);
+    node->grad_output = save(inputs[0]);
+    node->input = save(inputs[1]);
+    node->gate_weight = save(inputs[2]);
+    node->up_weight = save(inputs[3]);
+    node->down_weight = save(inputs[4]);
+    node->gate_bias = save(inputs[5]);
+    node->up_bias = save(inputs[6]);
+    node->mask.assign(op.output_mask.begin(), op.output_mask.end());
+    torch::autograd::set_history(grads, node);
   }
-  NodePtr<GatedMlpBackwardNode> node;
-  if (torch::autograd::compute_requires_grad(grad_output, input, gate_weight, up_weight, down_weight, gate_bias,
-                                             up_bias)) {
-    node = make_node<GatedMlpBackwardNode>();
-    node->set_next_edges(torch::autograd::collect_next_edges(grad_output, input, gate_weight, up_weight, down_weight,
-                                                             gate_bias, up_bias));
-    node->spec = check().activation;
-    node->grad_output = save(grad_output);
-    node->input = save(input);
-    node->gate_weight = save(gate_weight);
-    node->up_weight = save(up_weight);
-    node->down_weight = save(down_weight);
-    node->gate_bias = save(gate_bias);
-    node->up_bias = save(up_bias);
-    node->mask.assign(output_mask.begin(), output_mask.end());
-  }
-  std::vector<Tensor> grads;
-  {
-    at::AutoDispatchBelowADInplaceOrView below;
-    grads = gated_mlp_backward_op().redispatch(below_autograd(keys), FASTOPS_GATED_MLP_BACKWARD_ARGUMENTS, output_mask);
-  }
-  if (node) torch::autograd::set_history(grads, node);
   return grads;
 }
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(fastops, Autograd, m) { m.impl("gated_mlp_backward", TORCH_FN(backward)); }
+TORCH_LIBRARY_IMPL(fastops, Autograd, m) { implement<GatedMlpBackward, gated_mlp_backward_autograd>(m); }
 
 }  // namespace fastops

@@ -31,9 +31,10 @@ struct MlpNode : OpNode<MlpNode> {
     const Tensor x = input.unpack();
     const std::vector<Tensor> w = unpack(weights);
     const auto [out, hidden] = checkpoint ? forward_again(x, w, bias_list) : kept();
-    return scatter(mlp_backward_op().call(with_even_rows("mlp_backward", "grad_output", grads[0]), x, w, bias_list, out,
-                                          hidden, info(activation.id).name, info(output_activation.id).name,
-                                          parameters(activation), parameters(output_activation), mask),
+    const Tensor grad_output = with_even_rows(MlpBackward::name, "grad_output", grads[0]);
+    return scatter(call_op(MlpBackward{grad_output, x, w, bias_list, out, hidden, info(activation.id).name,
+                                       info(output_activation.id).name, parameters(activation),
+                                       parameters(output_activation), mask}),
                    mask.vec());
   }
 
@@ -53,8 +54,8 @@ struct MlpNode : OpNode<MlpNode> {
     OptionalTensors some_biases;
     for (size_t i = 0; i < layers; ++i) some_biases.push_back(all_biases.get(i));
     const ActivationSpec& last = whole ? output_activation : activation;
-    auto [out, hidden] = mlp_forward_op().call(x, all_weights.slice(0, layers), some_biases, info(activation.id).name,
-                                               info(last.id).name, parameters(activation), parameters(last));
+    auto [out, hidden] = call_op(MlpForward{x, all_weights.slice(0, layers), some_biases, info(activation.id).name,
+                                            info(last.id).name, parameters(activation), parameters(last)});
     if (!whole && output_suffices(activation, x.scalar_type())) hidden.push_back(std::move(out));
     return {needs_output ? std::optional(std::move(out)) : std::nullopt, std::move(hidden)};
   }
@@ -72,45 +73,32 @@ NodePtr<MlpNode> make_mlp_node(const MlpArguments& mlp) {
   return node;
 }
 
-Tensor inference(c10::DispatchKeySet keys, FASTOPS_MLP_PARAMETERS, bool checkpoint) {
-  if (!checkpoint && !has_even_rows(input)) {
-    return mlp_op().call(with_even_rows("mlp", "input", input), weights, biases, activation, output_activation, params,
-                         output_params, checkpoint);
+Tensor mlp_autograd(c10::DispatchKeySet keys, Mlp op) {
+  Tensor even;
+  if (!op.checkpoint && !has_even_rows(op.input)) op.input = even = with_even_rows(Mlp::name, "input", op.input);
+  const bool grad = needs_grad(op.input, op.weights, op.biases);
+  if (any_tangent(op.input, op.weights, op.biases) || (grad && !op.checkpoint)) {
+    return std::get<0>(call_op<MlpForward>(op));
   }
-  const bool grad = needs_grad(input, weights, biases);
-  if (needs_tangent(input, weights, biases) || (grad && !checkpoint)) {
-    return std::get<0>(mlp_forward_op().call(FASTOPS_MLP_ARGUMENTS));
-  }
-  NodePtr<MlpNode> node;
+  Tensor output = call_below_autograd(keys, op);
   if (grad) {
-    node = make_mlp_node(check_mlp("mlp", FASTOPS_MLP_ARGUMENTS));
+    const auto node = make_mlp_node(op.resolved());
     node->checkpoint = true;
+    torch::autograd::set_history(output, node);
   }
-  Tensor output;
-  {
-    at::AutoDispatchBelowADInplaceOrView below;
-    output = mlp_op().redispatch(below_autograd(keys), FASTOPS_MLP_ARGUMENTS, checkpoint);
-  }
-  if (node) torch::autograd::set_history(output, node);
   return output;
 }
 
-std::tuple<Tensor, std::vector<Tensor>> forward(c10::DispatchKeySet keys, FASTOPS_MLP_PARAMETERS) {
-  const auto check = [&] { return check_mlp("mlp", FASTOPS_MLP_ARGUMENTS); };
-  if (needs_tangent(input, weights, biases)) {
+MlpForward::Result mlp_forward_autograd(c10::DispatchKeySet keys, const MlpForward& op) {
+  if (any_tangent(op.input, op.weights, op.biases)) {
     std::vector<Tensor> saved;
-    Tensor output = composite_mlp(check(), &saved);
+    Tensor output = composite_mlp(op.checked(), &saved);
     return {std::move(output), std::move(saved)};
   }
-  NodePtr<MlpNode> node;
-  if (needs_grad(input, weights, biases)) node = make_mlp_node(check());
-  std::tuple<Tensor, std::vector<Tensor>> result;
-  {
-    at::AutoDispatchBelowADInplaceOrView below;
-    result = mlp_forward_op().redispatch(below_autograd(keys), FASTOPS_MLP_ARGUMENTS);
-  }
-  if (node) {
+  MlpForward::Result result = call_below_autograd(keys, op);
+  if (needs_grad(op.input, op.weights, op.biases)) {
     auto& [output, saved] = result;
+    const auto node = make_mlp_node(op.resolved());
     torch::autograd::set_history(output, node);
     node->saved = save(saved);
     if (node->needs_output) node->output = save(output, /*is_output=*/true);
@@ -118,28 +106,23 @@ std::tuple<Tensor, std::vector<Tensor>> forward(c10::DispatchKeySet keys, FASTOP
   return result;
 }
 
-Tensor linear_act(c10::DispatchKeySet keys, const Tensor& input, const Tensor& weight,
-                  const std::optional<Tensor>& bias, std::string_view activation, c10::ArrayRef<double> params) {
-  if (!has_even_rows(input)) {
-    return linear_act_op().call(with_even_rows("linear_act", "input", input), weight, bias, activation, params);
-  }
-  const bool tangents = any_tangent(input, weight, bias);
-  if (tangents || torch::autograd::compute_requires_grad(input, weight, bias)) {
-    const auto mlp = check_linear_act(input, weight, bias, activation, params);
-    if (tangents) return composite_mlp(mlp, nullptr);
-    return std::get<0>(
-        mlp_forward_op().call(input, weight, OptionalTensors({bias}), "identity", activation, {}, params));
-  }
-  at::AutoDispatchBelowADInplaceOrView below;
-  return linear_act_op().redispatch(below_autograd(keys), input, weight, bias, activation, params);
+Tensor linear_act_autograd(c10::DispatchKeySet keys, LinearAct op) {
+  Tensor even;
+  if (!has_even_rows(op.input)) op.input = even = with_even_rows(LinearAct::name, "input", op.input);
+  const bool tangents = any_tangent(op.input, op.weight, op.bias);
+  if (!tangents && !needs_grad(op.input, op.weight, op.bias)) return call_below_autograd(keys, op);
+  const MlpArguments layer = op.checked();
+  if (tangents) return composite_mlp(layer, nullptr);
+  const OptionalTensors biases({op.bias.get()});
+  return std::get<0>(call_op(MlpForward{op.input, layer.weights, biases, "identity", op.activation, {}, op.params}));
 }
 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(fastops, Autograd, m) {
-  m.impl("mlp", TORCH_FN(inference));
-  m.impl("mlp_forward", TORCH_FN(forward));
-  m.impl("linear_act", TORCH_FN(linear_act));
+  implement<Mlp, mlp_autograd>(m);
+  implement<MlpForward, mlp_forward_autograd>(m);
+  implement<LinearAct, linear_act_autograd>(m);
 }
 
 }  // namespace fastops

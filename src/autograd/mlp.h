@@ -16,18 +16,4 @@ inline std::vector<Tensor> differentiable_inputs(const MlpArguments& mlp) {
   return inputs;
 }
 
-// Whether the op takes part in differentiation: backward, forward.
-inline bool needs_grad(const Tensor& input, at::TensorList weights, const OptionalTensors& biases) {
-  if (torch::autograd::compute_requires_grad(input, weights)) return true;
-  if (!torch::autograd::GradMode::is_enabled()) return false;
-  for (size_t i = 0; i < biases.size(); ++i) {
-    const auto bias = biases.get(i);
-    if (bias && bias->defined() && bias->requires_grad()) return true;
-  }
-  return false;
-}
-inline bool needs_tangent(const Tensor& input, at::TensorList weights, const OptionalTensors& biases) {
-  return any_tangent(input, weights) || torch::autograd::isFwGradDefinedTensorList(biases);
-}
-
 }  // namespace fastops

@@ -23,7 +23,7 @@ struct MlpBackwardNode : OpNode<MlpBackwardNode> {
     const std::vector<Tensor> b = unpack(biases);
     const MlpArguments mlp{input.unpack(), w, b, activation, output_activation};
     const std::vector<Tensor> direction = at_places(cotangents, mask);
-    const std::vector<Layer> layers = recomputed_.get([&] { return run(mlp); });
+    const std::vector<Layer> layers = recomputed_.get([&] { return layers_of(mlp); });
     variable_list grads(2 + 2 * w.size());
 
     // The derivatives in the direction of each layer's input and sums.
@@ -64,7 +64,7 @@ struct MlpBackwardNode : OpNode<MlpBackwardNode> {
     Point point;
   };
 
-  static std::vector<Layer> run(const MlpArguments& mlp) {
+  static std::vector<Layer> layers_of(const MlpArguments& mlp) {
     std::vector<Layer> layers;
     Tensor h = mlp.input;
     for (size_t i = 0; i < mlp.layers(); ++i) {
@@ -78,45 +78,31 @@ struct MlpBackwardNode : OpNode<MlpBackwardNode> {
   Recomputed<std::vector<Layer>> recomputed_;
 };
 
-std::vector<Tensor> backward(c10::DispatchKeySet keys, const Tensor& grad_output, const Tensor& input,
-                             at::TensorList weights, const OptionalTensors& biases, const std::optional<Tensor>& output,
-                             at::TensorList saved, std::string_view activation, std::string_view output_activation,
-                             c10::ArrayRef<double> params, c10::ArrayRef<double> output_params,
-                             const c10::List<bool>& output_mask) {
-  const auto check = [&] {
-    return check_mlp_backward(grad_output, input, weights, biases, output, saved, activation, output_activation, params,
-                              output_params, output_mask);
-  };
-  if (needs_tangent(input, weights, biases) || has_tangent(grad_output)) {
-    return composite_mlp_backward(check(), grad_output, output_mask);
-  }
-  NodePtr<MlpBackwardNode> node;
-  if (needs_grad(input, weights, biases) || torch::autograd::compute_requires_grad(grad_output)) {
-    const auto mlp = check();
-    node = make_node<MlpBackwardNode>();
+std::vector<Tensor> mlp_backward_autograd(c10::DispatchKeySet keys, const MlpBackward& op) {
+  if (any_tangent(op.grad_output, op.input, op.weights, op.biases)) return composite_mlp_backward(op.checked());
+  std::vector<Tensor> grads = call_below_autograd(keys, op);
+  if (needs_grad(op.grad_output, op.input, op.weights, op.biases)) {
+    const MlpArguments mlp =
+        MlpForward{op.input, op.weights, op.biases, op.activation, op.output_activation, op.params, op.output_params}
+            .resolved();
+    const auto node = make_node<MlpBackwardNode>();
     std::vector<Tensor> inputs = differentiable_inputs(mlp);
-    inputs.insert(inputs.begin(), grad_output);
+    inputs.insert(inputs.begin(), op.grad_output);
     node->set_next_edges(torch::autograd::collect_next_edges(inputs));
-    node->grad_output = save(grad_output);
-    node->input = save(input);
-    node->weights = save(weights);
+    node->grad_output = save(op.grad_output.get());
+    node->input = save(mlp.input);
+    node->weights = save(mlp.weights);
     node->biases = save(at::TensorList(mlp.biases));
     node->activation = mlp.activation;
     node->output_activation = mlp.output_activation;
-    node->mask = output_mask.vec();
+    node->mask = op.output_mask.get().vec();
+    torch::autograd::set_history(grads, node);
   }
-  std::vector<Tensor> grads;
-  {
-    at::AutoDispatchBelowADInplaceOrView below;
-    grads = mlp_backward_op().redispatch(below_autograd(keys), grad_output, input, weights, biases, output, saved,
-                                         activation, output_activation, params, output_params, output_mask);
-  }
-  if (node) torch::autograd::set_history(grads, node);
   return grads;
 }
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(fastops, Autograd, m) { m.impl("mlp_backward", TORCH_FN(backward)); }
+TORCH_LIBRARY_IMPL(fastops, Autograd, m) { implement<MlpBackward, mlp_backward_autograd>(m); }
 
 }  // namespace fastops

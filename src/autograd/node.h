@@ -18,6 +18,7 @@
 
 #include "autograd/shared_node.h"
 #include "ops/activation_spec.h"
+#include "ops/operator.h"
 
 namespace fastops {
 
@@ -45,19 +46,47 @@ NodePtr<T> make_node() {
 // The keys below autograd, for redispatch.
 inline c10::DispatchKeySet below_autograd(c10::DispatchKeySet keys) { return keys & c10::after_autograd_keyset; }
 
+// The op without autograd. It checks the arguments: a kernel that builds its node after the call need not.
+template <class Op>
+typename Op::Result call_below_autograd(c10::DispatchKeySet keys, const Op& op) {
+  at::AutoDispatchBelowADInplaceOrView below;
+  return redispatch(below_autograd(keys), op);
+}
+
+// Whether an argument takes part in differentiation: in backward mode, in forward mode.
+inline bool requires_grad(const Tensor& tensor) { return tensor.defined() && tensor.requires_grad(); }
 inline bool has_tangent(const Tensor& tensor) { return tensor.defined() && tensor._fw_grad(0).defined(); }
-inline bool has_tangent(const std::optional<Tensor>& tensor) { return tensor && has_tangent(*tensor); }
-inline bool has_tangent(at::TensorList tensors) {
-  for (const Tensor& tensor : tensors) {
-    if (has_tangent(tensor)) return true;
+
+inline bool any_of(const Tensor& tensor, bool (*condition)(const Tensor&)) { return condition(tensor); }
+inline bool any_of(const std::optional<Tensor>& tensor, bool (*condition)(const Tensor&)) {
+  return tensor && condition(*tensor);
+}
+inline bool any_of(const c10::List<std::optional<Tensor>>& tensors, bool (*condition)(const Tensor&)) {
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (any_of(tensors.get(i), condition)) return true;
   }
   return false;
 }
+template <class Tensors>
+bool any_of(const Tensors& tensors, bool (*condition)(const Tensor&)) {
+  for (const auto& tensor : tensors) {
+    if (any_of(tensor, condition)) return true;
+  }
+  return false;
+}
+template <class T>
+bool any_of(In<T> argument, bool (*condition)(const Tensor&)) {
+  return any_of(argument.get(), condition);
+}
 
-// Whether any of the tensors takes part in forward-mode differentiation.
-template <class... Tensors>
-bool any_tangent(const Tensors&... tensors) {
-  return (has_tangent(tensors) || ...);
+// The same of several: tensors, optional tensors, lists of either.
+template <class... Arguments>
+bool needs_grad(const Arguments&... arguments) {
+  return torch::autograd::GradMode::is_enabled() && (any_of(arguments, requires_grad) || ...);
+}
+template <class... Arguments>
+bool any_tangent(const Arguments&... arguments) {
+  return (any_of(arguments, has_tangent) || ...);
 }
 
 inline SavedVariable save(const Tensor& tensor, bool is_output = false) { return SavedVariable(tensor, is_output); }

@@ -16,23 +16,15 @@
 
 namespace fastops {
 
-const c10::TypedOperatorHandle<ActivationBackward>& activation_backward_op() {
-  static const auto op =
-      c10::Dispatcher::singleton().findSchemaOrThrow("fastops::activation_backward", "").typed<ActivationBackward>();
-  return op;
-}
-
-ActivationSpec check_activation_backward(const Tensor& grad_output, const Tensor& saved, std::string_view activation,
-                                         c10::ArrayRef<double> params, bool from_output, int64_t order) {
-  constexpr auto op = "activation_backward";
-  const ActivationSpec spec = activation_spec(op, activation, params);
-  check_tensor(op, "saved", saved);
-  check_same_shape(op, "grad_output", grad_output, "saved", saved);
-  TORCH_CHECK_VALUE(order >= 1 && order <= max_order, "fastops.", op, ": order must be 1 to ", int{max_order},
+ActivationBackwardArguments ActivationBackward::checked() const {
+  const ActivationSpec spec = activation_spec(name, activation, params);
+  check_tensor(name, "saved", saved);
+  check_same_shape(name, "grad_output", grad_output, "saved", saved);
+  TORCH_CHECK_VALUE(order >= 1 && order <= max_order, "fastops.", name, ": order must be 1 to ", int{max_order},
                     ", but is ", order);
-  TORCH_CHECK_VALUE(!from_output || output_suffices(spec), "fastops.", op, ": the derivative of ", activation,
+  TORCH_CHECK_VALUE(!from_output || output_suffices(spec), "fastops.", name, ": the derivative of ", activation,
                     " cannot be had from its output with these parameters; pass the input and from_output=False");
-  return spec;
+  return {grad_output, saved, spec, from_output, order};
 }
 
 namespace {
@@ -71,10 +63,10 @@ Tensor composite_activation(const ActivationSpec& spec, const Tensor& self) {
   return y.tensor.to(self.scalar_type());
 }
 
-Tensor composite_gradient(const ActivationSpec& given, const Tensor& grad_output, const Tensor& saved, bool from_output,
-                          int64_t order) {
+Tensor composite_gradient(const ActivationBackwardArguments& backward) {
+  const auto& [grad_output, saved, activation, from_output, order] = backward;
   const at::ScalarType type = compute_type(saved);
-  const ActivationSpec spec = with_parameters_in(type, given);
+  const ActivationSpec spec = with_parameters_in(type, activation);
   const TensorNumber g(grad_output.to(type));
   const TensorNumber s(saved.to(type));
   static_assert(max_order == 3);
@@ -106,7 +98,7 @@ struct MetaLayer {
 };
 
 // Any device without kernels of its own.
-struct CompositeLayer {
+struct FallbackLayer {
   static Tensor functional(const PlainOp&, const ActivationSpec& spec, const Tensor& self) {
     check_tensor(info(spec.id).name, "self", self);
     note_fallback(info(spec.id).name, self);
@@ -155,29 +147,18 @@ struct FunctionalizeLayer {
   }
 };
 
-Tensor backward_meta(const Tensor& grad_output, const Tensor& saved, std::string_view activation,
-                     c10::ArrayRef<double> params, bool from_output, int64_t order) {
-  check_activation_backward(grad_output, saved, activation, params, from_output, order);
-  return at::empty_like(saved);
-}
+Tensor activation_backward_meta(const ActivationBackwardArguments& backward) { return at::empty_like(backward.saved); }
 
-Tensor backward_composite(const Tensor& grad_output, const Tensor& saved, std::string_view activation,
-                          c10::ArrayRef<double> params, bool from_output, int64_t order) {
-  const auto spec = check_activation_backward(grad_output, saved, activation, params, from_output, order);
-  const Tensor result = composite_gradient(spec, grad_output, saved, from_output, order);
-  if (!result.is_same(grad_output) && result.sym_strides() == saved.sym_strides()) return result;
+Tensor activation_backward_fallback(const ActivationBackwardArguments& backward) {
+  const Tensor result = composite_gradient(backward);
+  if (!result.is_same(backward.grad_output) && result.sym_strides() == backward.saved.sym_strides()) return result;
   // In the layout of `saved`, where a formula is grad_output itself or begins with it. Adding to -0 changes no number;
   // a copy_ would have no place in a graph that is decomposed.
-  return at::full_like(saved, -0.0).add(result);
+  return at::full_like(backward.saved, -0.0).add(result);
 }
 
-Tensor backward_batched(const Tensor& grad_output, const Tensor& saved, std::string_view activation,
-                        c10::ArrayRef<double> params, bool from_output, int64_t order) {
-  return batched_by_row(
-      [&](const Tensor& g, const Tensor& s) {
-        return activation_backward_op().call(g, s, activation, params, from_output, order);
-      },
-      grad_output, saved);
+Tensor activation_backward_batched(const ActivationBackward& op) {
+  return batched_by_row(op, &ActivationBackward::grad_output, &ActivationBackward::saved);
 }
 
 }  // namespace
@@ -200,17 +181,17 @@ TORCH_LIBRARY(fastops, m) {
 
 TORCH_LIBRARY_IMPL(fastops, Meta, m) {
   impl_activations<MetaLayer>(m);
-  m.impl("activation_backward", TORCH_FN(backward_meta));
+  implement<ActivationBackward, activation_backward_meta>(m);
 }
 
 TORCH_LIBRARY_IMPL(fastops, CompositeExplicitAutograd, m) {
-  impl_activations<CompositeLayer>(m);
-  m.impl("activation_backward", FASTOPS_COMPOSITE("activation_backward", backward_composite));
+  impl_activations<FallbackLayer>(m);
+  implement_fallback<ActivationBackward, activation_backward_fallback>(m);
 }
 
 TORCH_LIBRARY_IMPL(fastops, FuncTorchBatched, m) {
   impl_activations<BatchedLayer>(m);
-  m.impl("activation_backward", TORCH_FN(backward_batched));
+  implement<ActivationBackward, activation_backward_batched>(m);
 }
 
 TORCH_LIBRARY_IMPL(fastops, Functionalize, m) { impl_activations<FunctionalizeLayer>(m); }

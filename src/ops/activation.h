@@ -12,8 +12,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <torch/library.h>
 
 #include <array>
 #include <string>
@@ -23,6 +21,7 @@
 #include "export.h"
 #include "ops/activation_spec.h"
 #include "ops/checks.h"
+#include "ops/operator.h"
 
 namespace fastops {
 
@@ -44,18 +43,29 @@ struct PlainOp {
 // grad_output * the order-th derivative at `saved`, the input. With from_output, `saved` is the output and the
 // derivatives are of f'(y) in y. It is linear in grad_output, and its derivative in `saved` is itself at order + 1, so
 // one op serves all orders; from order max_order on, autograd differentiates the composite formula.
-using ActivationBackward = Tensor(const Tensor&, const Tensor&, std::string_view, c10::ArrayRef<double>, bool, int64_t);
-FASTOPS_API const c10::TypedOperatorHandle<ActivationBackward>& activation_backward_op();
+struct ActivationBackwardArguments {
+  const Tensor& grad_output;
+  const Tensor& saved;
+  ActivationSpec activation;
+  bool from_output;
+  int64_t order;
+};
+struct ActivationBackward {
+  static constexpr auto name = "activation_backward";
+  using Result = Tensor;
+  In<Tensor> grad_output, saved;
+  std::string_view activation;
+  c10::ArrayRef<double> params;
+  bool from_output;
+  int64_t order;
+  auto values() const { return std::make_tuple(grad_output, saved, activation, params, from_output, order); }
+  FASTOPS_API ActivationBackwardArguments checked() const;
+};
 
 inline Tensor activation_backward(const Tensor& grad_output, const Tensor& saved, const ActivationSpec& spec,
                                   bool from_output, int64_t order = 1) {
-  return activation_backward_op().call(grad_output, saved, info(spec.id).name, parameters(spec), from_output, order);
+  return call_op(ActivationBackward{grad_output, saved, info(spec.id).name, parameters(spec), from_output, order});
 }
-
-// Checks the arguments of activation_backward and resolves the activation.
-FASTOPS_API ActivationSpec check_activation_backward(const Tensor& grad_output, const Tensor& saved,
-                                                     std::string_view activation, c10::ArrayRef<double> params,
-                                                     bool from_output, int64_t order);
 
 // The dtype that a tensor is computed with: float32 for 16-bit types.
 inline at::ScalarType compute_type(const Tensor& tensor) {
@@ -65,8 +75,7 @@ inline at::ScalarType compute_type(const Tensor& tensor) {
 
 // The formulas in ATen ops.
 FASTOPS_API Tensor composite_activation(const ActivationSpec& spec, const Tensor& self);
-FASTOPS_API Tensor composite_gradient(const ActivationSpec& spec, const Tensor& grad_output, const Tensor& saved,
-                                      bool from_output, int64_t order);
+FASTOPS_API Tensor composite_gradient(const ActivationBackwardArguments& backward);
 
 // ---- the typed kernels of each activation's op, for impl_activations ----
 
@@ -135,25 +144,6 @@ struct Typed<id, std::index_sequence<I...>> {
 };
 
 }  // namespace detail
-
-// The layer of a device with kernels: f(self), and f(self) written to out, which may be self.
-template <Tensor kernel(const ActivationSpec&, const Tensor&),
-          Tensor& out_kernel(const ActivationSpec&, const Tensor&, Tensor&)>
-struct DeviceLayer {
-  static Tensor functional(const PlainOp&, const ActivationSpec& spec, const Tensor& self) {
-    check_tensor(info(spec.id).name, "self", self);
-    return kernel(spec, self);
-  }
-  static Tensor& out(const PlainOp&, const ActivationSpec& spec, const Tensor& self, Tensor& out) {
-    check_tensor(info(spec.id).name, "self", self);
-    prepare_out(info(spec.id).name, out, self);
-    return out_kernel(spec, self, out);
-  }
-  static Tensor& in_place(const PlainOp&, const ActivationSpec& spec, Tensor& self) {
-    check_in_place(info(spec.id).name, self);
-    return out_kernel(spec, self, self);
-  }
-};
 
 // Registers the layer's kernels for every activation, for as many of the three forms as the layer has.
 template <class Layer>

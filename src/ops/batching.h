@@ -10,9 +10,12 @@
 #include <ATen/functorch/PlumbingHelper.h>
 #include <ATen/functorch/TensorWrapper.h>
 
+#include <array>
 #include <optional>
 #include <tuple>
 #include <vector>
+
+#include "ops/operator.h"
 
 namespace fastops {
 
@@ -94,11 +97,21 @@ class Vmap {
   std::optional<c10::SymInt> size_;
 };
 
-// f(tensors...) of an op that computes each row by itself, and gives a tensor or several.
-template <class F, class... Tensors>
-auto batched_by_row(F f, const Tensors&... tensors) {
-  const Vmap vmap(tensors...);
-  return vmap.wrap(f(vmap.expand(tensors)...));
+// An op that computes each row of these arguments by itself, as one call of it: batched_by_row(op, &Op::self).
+template <class Op>
+typename Op::Result batched_by_row(Op op, auto... arguments) {
+  const Vmap vmap((op.*arguments).get()...);
+  const std::array<at::Tensor, sizeof...(arguments)> expanded = {vmap.expand((op.*arguments).get())...};
+  size_t next = 0;
+  ((op.*arguments = expanded[next++]), ...);
+  return vmap.wrap(call_op(op));
+}
+
+// f(tensor) of a function that computes each row by itself.
+template <class F>
+at::Tensor batched_by_row(F f, const at::Tensor& tensor) {
+  const Vmap vmap(tensor);
+  return vmap.wrap(f(vmap.expand(tensor)));
 }
 
 // Whether a level outside of this vmap may differentiate what is computed from the unwrapped tensors.

@@ -4,8 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <algorithm>
-#include <utility>
+#include "ops/operator.h"
 
 namespace fastops {
 
@@ -21,25 +20,18 @@ inline void note_fallback(const char* op, const at::Tensor& tensor) {
 
 namespace detail {
 
-template <size_t size>
-struct Name {
-  char text[size];
-  consteval Name(const char (&name)[size]) { std::copy_n(name, size, text); }
-};
-
-template <Name op, auto kernel>
-struct Noted;
-template <Name op, class Result, class... Rest, Result (*kernel)(const at::Tensor&, Rest...)>
-struct Noted<op, kernel> {
-  static Result run(const at::Tensor& first, Rest... rest) {
-    note_fallback(op.text, first);
-    return kernel(first, std::forward<Rest>(rest)...);
-  }
-};
+template <class Op, auto kernel>
+typename Op::Result noted(const Op& op) {
+  note_fallback(Op::name, std::get<0>(op.values()));
+  return run_kernel<kernel>(op);
+}
 
 }  // namespace detail
 
-// The kernel of an op for devices that have none of their own. Its first argument is a tensor.
-#define FASTOPS_COMPOSITE(op, kernel) TORCH_FN((detail::Noted<op, kernel>::run))
+// Registers the kernel of an op for devices that have none of their own. Its first argument is a tensor.
+template <class Op, auto kernel>
+void implement_fallback(torch::Library& m) {
+  implement<Op, detail::noted<Op, kernel>>(m);
+}
 
 }  // namespace fastops

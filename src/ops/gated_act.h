@@ -2,8 +2,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <torch/library.h>
 
 #include <array>
 #include <utility>
@@ -11,46 +9,87 @@
 
 #include "export.h"
 #include "ops/activation_spec.h"
+#include "ops/operator.h"
 
 namespace fastops {
 
 using at::Tensor;
 
 // act_mul(Tensor gate, Tensor up, str activation, float[] params=[]) -> Tensor
-using ActMul = Tensor(const Tensor&, const Tensor&, std::string_view, c10::ArrayRef<double>);
-FASTOPS_API const c10::TypedOperatorHandle<ActMul>& act_mul_op();
+struct ActMulArguments {
+  const Tensor& gate;
+  const Tensor& up;
+  ActivationSpec activation;
+};
+struct ActMul {
+  static constexpr auto name = "act_mul";
+  using Result = Tensor;
+  In<Tensor> gate, up;
+  std::string_view activation;
+  c10::ArrayRef<double> params;
+  auto values() const { return std::make_tuple(gate, up, activation, params); }
+  FASTOPS_API ActMulArguments checked() const;
+};
 
 // act_mul_backward(Tensor grad_output, Tensor gate, Tensor up, str activation, float[] params, bool[2] output_mask)
 //   -> Tensor[]: the gradients of gate and up, as far as output_mask asks for them
-using ActMulBackward = std::vector<Tensor>(const Tensor&, const Tensor&, const Tensor&, std::string_view,
-                                           c10::ArrayRef<double>, std::array<bool, 2>);
-FASTOPS_API const c10::TypedOperatorHandle<ActMulBackward>& act_mul_backward_op();
+struct ActMulBackwardArguments {
+  const Tensor& grad_output;
+  const Tensor& gate;
+  const Tensor& up;
+  ActivationSpec activation;
+  std::array<bool, 2> output_mask;
+};
+struct ActMulBackward {
+  static constexpr auto name = "act_mul_backward";
+  using Result = std::vector<Tensor>;
+  In<Tensor> grad_output, gate, up;
+  std::string_view activation;
+  c10::ArrayRef<double> params;
+  std::array<bool, 2> output_mask;
+  auto values() const { return std::make_tuple(grad_output, gate, up, activation, params, output_mask); }
+  FASTOPS_API ActMulBackwardArguments checked() const;
+};
 
 // gated_act(Tensor self, str activation, float[] params=[], bool gate_last=False) -> Tensor
-using GatedAct = Tensor(const Tensor&, std::string_view, c10::ArrayRef<double>, bool);
-FASTOPS_API const c10::TypedOperatorHandle<GatedAct>& gated_act_op();
+struct GatedActArguments {
+  const Tensor& self;
+  ActivationSpec activation;
+  bool gate_last;
+};
+struct GatedAct {
+  static constexpr auto name = "gated_act";
+  using Result = Tensor;
+  In<Tensor> self;
+  std::string_view activation;
+  c10::ArrayRef<double> params;
+  bool gate_last;
+  auto values() const { return std::make_tuple(self, activation, params, gate_last); }
+  FASTOPS_API GatedActArguments checked() const;
+};
 
 // gated_act_backward(Tensor grad_output, Tensor self, str activation, float[] params, bool gate_last) -> Tensor
-using GatedActBackward = Tensor(const Tensor&, const Tensor&, std::string_view, c10::ArrayRef<double>, bool);
-FASTOPS_API const c10::TypedOperatorHandle<GatedActBackward>& gated_act_backward_op();
+struct GatedActBackwardArguments : GatedActArguments {
+  const Tensor& grad_output;
+};
+struct GatedActBackward {
+  static constexpr auto name = "gated_act_backward";
+  using Result = Tensor;
+  In<Tensor> grad_output, self;
+  std::string_view activation;
+  c10::ArrayRef<double> params;
+  bool gate_last;
+  auto values() const { return std::make_tuple(grad_output, self, activation, params, gate_last); }
+  FASTOPS_API GatedActBackwardArguments checked() const;
+};
 
 inline Tensor act_mul(const Tensor& gate, const Tensor& up, const ActivationSpec& spec) {
-  return act_mul_op().call(gate, up, info(spec.id).name, parameters(spec));
+  return call_op(ActMul{gate, up, info(spec.id).name, parameters(spec)});
 }
 inline std::vector<Tensor> act_mul_backward(const Tensor& grad_output, const Tensor& gate, const Tensor& up,
                                             const ActivationSpec& spec, std::array<bool, 2> output_mask) {
-  return act_mul_backward_op().call(grad_output, gate, up, info(spec.id).name, parameters(spec), output_mask);
+  return call_op(ActMulBackward{grad_output, gate, up, info(spec.id).name, parameters(spec), output_mask});
 }
-
-// Check the arguments and resolve the activation.
-FASTOPS_API ActivationSpec check_act_mul(const Tensor& gate, const Tensor& up, std::string_view activation,
-                                         c10::ArrayRef<double> params);
-FASTOPS_API ActivationSpec check_act_mul_backward(const Tensor& grad_output, const Tensor& gate, const Tensor& up,
-                                                  std::string_view activation, c10::ArrayRef<double> params);
-FASTOPS_API ActivationSpec check_gated_act(const Tensor& self, std::string_view activation,
-                                           c10::ArrayRef<double> params);
-FASTOPS_API ActivationSpec check_gated_act_backward(const Tensor& grad_output, const Tensor& self,
-                                                    std::string_view activation, c10::ArrayRef<double> params);
 
 // The sizes of gated_act's result: half of the last one.
 FASTOPS_API std::vector<c10::SymInt> gated_sizes(const Tensor& self);
@@ -59,77 +98,9 @@ FASTOPS_API std::vector<c10::SymInt> gated_sizes(const Tensor& self);
 FASTOPS_API std::pair<Tensor, Tensor> split_gate(const Tensor& self, bool gate_last);
 
 // In terms of differentiable ops.
-FASTOPS_API Tensor composite_act_mul(const Tensor& gate, const Tensor& up, std::string_view activation,
-                                     c10::ArrayRef<double> params);
-FASTOPS_API std::vector<Tensor> composite_act_mul_backward(const Tensor& grad_output, const Tensor& gate,
-                                                           const Tensor& up, std::string_view activation,
-                                                           c10::ArrayRef<double> params,
-                                                           std::array<bool, 2> output_mask);
-FASTOPS_API Tensor composite_gated_act(const Tensor& self, std::string_view activation, c10::ArrayRef<double> params,
-                                       bool gate_last);
-FASTOPS_API Tensor composite_gated_act_backward(const Tensor& grad_output, const Tensor& self,
-                                                std::string_view activation, c10::ArrayRef<double> params,
-                                                bool gate_last);
-
-// ---- the ops of a device with kernels, for impl_gated_acts ----
-
-template <class Device>
-struct DeviceGatedActs {
-  static Tensor act_mul(const Tensor& gate, const Tensor& up, std::string_view activation,
-                        c10::ArrayRef<double> params) {
-    const auto spec = check_act_mul(gate, up, activation, params);
-    Tensor result = Device::empty(gate.sizes(), gate);
-    Device::forward(spec, gate, up, result);
-    return result;
-  }
-  static std::vector<Tensor> act_mul_backward(const Tensor& grad_output, const Tensor& gate, const Tensor& up,
-                                              std::string_view activation, c10::ArrayRef<double> params,
-                                              std::array<bool, 2> output_mask) {
-    const auto spec = check_act_mul_backward(grad_output, gate, up, activation, params);
-    std::vector<Tensor> grads;
-    std::array<Tensor, 2> result;
-    for (size_t i = 0; i < 2; ++i) {
-      if (output_mask[i]) grads.push_back(result[i] = Device::empty(gate.sizes(), gate));
-    }
-    if (!grads.empty()) Device::backward(spec, grad_output, gate, up, result[0], result[1]);
-    return grads;
-  }
-  static Tensor gated_act(const Tensor& self, std::string_view activation, c10::ArrayRef<double> params,
-                          bool gate_last) {
-    const auto spec = check_gated_act(self, activation, params);
-    const auto [gate, up] = split_gate(self, gate_last);
-    Tensor result = Device::empty(gate.sizes(), gate);
-    Device::forward(spec, gate, up, result);
-    return result;
-  }
-  static Tensor gated_act_backward(const Tensor& grad_output, const Tensor& self, std::string_view activation,
-                                   c10::ArrayRef<double> params, bool gate_last) {
-    const auto spec = check_gated_act_backward(grad_output, self, activation, params);
-    const auto [gate, up] = split_gate(self, gate_last);
-    Tensor result = Device::empty(self.sizes(), self);
-    const auto [grad_gate, grad_up] = split_gate(result, gate_last);
-    Device::backward(spec, grad_output, gate, up, grad_gate, grad_up);
-    return result;
-  }
-};
-
-// Registers act_mul, gated_act and their derivatives for a device:
-//
-//   struct Device {
-//     static Tensor empty(at::IntArrayRef sizes, const Tensor& like);
-//     // f(gate) * up
-//     static void forward(const ActivationSpec& spec, const Tensor& gate, const Tensor& up, const Tensor& result);
-//     // The gradients of gate and up; one of them may be undefined and is not computed then.
-//     static void backward(const ActivationSpec& spec, const Tensor& grad_output, const Tensor& gate, const Tensor& up,
-//                          const Tensor& grad_gate, const Tensor& grad_up);
-//   };
-template <class Device>
-void impl_gated_acts(torch::Library& m) {
-  using Ops = DeviceGatedActs<Device>;
-  m.impl("act_mul", TORCH_FN(Ops::act_mul));
-  m.impl("act_mul_backward", TORCH_FN(Ops::act_mul_backward));
-  m.impl("gated_act", TORCH_FN(Ops::gated_act));
-  m.impl("gated_act_backward", TORCH_FN(Ops::gated_act_backward));
-}
+FASTOPS_API Tensor composite_act_mul(const ActMulArguments& arguments);
+FASTOPS_API std::vector<Tensor> composite_act_mul_backward(const ActMulBackwardArguments& backward);
+FASTOPS_API Tensor composite_gated_act(const GatedActArguments& arguments);
+FASTOPS_API Tensor composite_gated_act_backward(const GatedActBackwardArguments& backward);
 
 }  // namespace fastops

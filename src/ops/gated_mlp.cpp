@@ -17,79 +17,64 @@
 
 namespace fastops {
 
-const c10::TypedOperatorHandle<GatedMlp>& gated_mlp_op() {
-  static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("fastops::gated_mlp", "").typed<GatedMlp>();
-  return op;
+GatedMlpArguments GatedMlpForward::resolved() const {
+  return {input,
+          gate_weight,
+          up_weight,
+          down_weight,
+          value_or_undefined(gate_bias),
+          value_or_undefined(up_bias),
+          value_or_undefined(down_bias),
+          activation_spec("gated_mlp", activation, params)};
 }
 
-const c10::TypedOperatorHandle<GatedMlpForward>& gated_mlp_forward_op() {
-  static const auto op =
-      c10::Dispatcher::singleton().findSchemaOrThrow("fastops::gated_mlp_forward", "").typed<GatedMlpForward>();
-  return op;
-}
-
-const c10::TypedOperatorHandle<GatedMlpBackward>& gated_mlp_backward_op() {
-  static const auto op =
-      c10::Dispatcher::singleton().findSchemaOrThrow("fastops::gated_mlp_backward", "").typed<GatedMlpBackward>();
-  return op;
-}
-
-GatedMlpArguments check_gated_mlp(const Tensor& input, const Tensor& gate_weight, const Tensor& up_weight,
-                                  const Tensor& down_weight, const std::optional<Tensor>& gate_bias,
-                                  const std::optional<Tensor>& up_bias, const std::optional<Tensor>& down_bias,
-                                  std::string_view activation, c10::ArrayRef<double> params) {
+GatedMlpArguments GatedMlpForward::checked() const {
   constexpr auto op = "gated_mlp";
-  const ActivationSpec spec = activation_spec(op, activation, params);
+  GatedMlpArguments mlp = resolved();
   check_tensor(op, "input", input);
   const c10::SymInt in_features = last_size(op, "input", input);
-  const auto check_weight = [&](const char* name, const Tensor& weight, const c10::SymInt& columns,
+  const auto check_weight = [&](const char* argument, const Tensor& weight, const c10::SymInt& columns,
                                 const char* columns_of) {
-    check_like(op, name, weight, "input", input);
-    TORCH_CHECK_VALUE(weight.dim() == 2, "fastops.", op, ": ", name,
+    check_like(op, argument, weight, "input", input);
+    TORCH_CHECK_VALUE(weight.dim() == 2, "fastops.", op, ": ", argument,
                       " must have shape [out_features, in_features], but has ", weight.dim(), " dimensions");
-    TORCH_CHECK_VALUE(weight.sym_size(1) == columns, "fastops.", op, ": ", name, " has ", weight.sym_size(1),
+    TORCH_CHECK_VALUE(weight.sym_size(1) == columns, "fastops.", op, ": ", argument, " has ", weight.sym_size(1),
                       " input features, but ", columns_of, " has ", columns);
   };
-  check_weight("gate_weight", gate_weight, in_features, "input");
-  check_weight("up_weight", up_weight, in_features, "input");
-  TORCH_CHECK_VALUE(up_weight.sym_size(0) == gate_weight.sym_size(0), "fastops.", op, ": up_weight has ",
-                    up_weight.sym_size(0), " outputs, but gate_weight has ", gate_weight.sym_size(0));
-  check_weight("down_weight", down_weight, gate_weight.sym_size(0), "the hidden layer (gate_weight's outputs)");
-  check_bias(op, "gate_bias", gate_bias, gate_weight.sym_size(0), "input", input);
-  check_bias(op, "up_bias", up_bias, up_weight.sym_size(0), "input", input);
-  check_bias(op, "down_bias", down_bias, down_weight.sym_size(0), "input", input);
-  return {input, gate_weight, up_weight, down_weight, gate_bias, up_bias, down_bias, spec};
-}
-
-GatedMlpArguments check_gated_mlp_backward(FASTOPS_GATED_MLP_BACKWARD_PARAMETERS) {
-  constexpr auto op = "gated_mlp_backward";
-  auto mlp =
-      check_gated_mlp(input, gate_weight, up_weight, down_weight, gate_bias, up_bias, std::nullopt, activation, params);
-  const auto check_shape = [&](const char* name, const Tensor& tensor, const c10::SymInt& features) {
-    check_like(op, name, tensor, "input", input);
-    auto sizes = input.sym_sizes().vec();
-    sizes.back() = features;
-    TORCH_CHECK_VALUE(tensor.sym_sizes().equals(sizes), "fastops.", op, ": ", name, " has shape ", tensor.sym_sizes(),
-                      ", but must have shape ", c10::SymIntArrayRef(sizes));
-  };
-  check_shape("grad_output", grad_output, down_weight.sym_size(0));
-  check_shape("gate", gate, gate_weight.sym_size(0));
-  check_shape("up", up, gate_weight.sym_size(0));
+  check_weight("gate_weight", mlp.gate_weight, in_features, "input");
+  check_weight("up_weight", mlp.up_weight, in_features, "input");
+  const c10::SymInt hidden = mlp.gate_weight.sym_size(0);
+  TORCH_CHECK_VALUE(mlp.up_weight.sym_size(0) == hidden, "fastops.", op, ": up_weight has ", mlp.up_weight.sym_size(0),
+                    " outputs, but gate_weight has ", hidden);
+  check_weight("down_weight", mlp.down_weight, hidden, "the hidden layer (gate_weight's outputs)");
+  check_bias(op, "gate_bias", gate_bias, hidden, "input", input);
+  check_bias(op, "up_bias", up_bias, hidden, "input", input);
+  check_bias(op, "down_bias", down_bias, mlp.down_weight.sym_size(0), "input", input);
   return mlp;
 }
 
-namespace {
-
-Tensor project(const GatedMlpArguments& mlp, const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
-  return linear(x, weight, bias.value_or(Tensor()), mlp.ensemble);
+GatedMlpBackwardArguments GatedMlpBackward::checked() const {
+  const std::optional<Tensor> no_bias;
+  const GatedMlpForward forward{input,   gate_weight, up_weight,  down_weight, gate_bias,
+                                up_bias, no_bias,     activation, params};
+  const GatedMlpArguments mlp = forward.checked();
+  const auto check_shape = [&](const char* argument, const Tensor& tensor, const c10::SymInt& features) {
+    check_like(name, argument, tensor, "input", input);
+    auto sizes = mlp.input.sym_sizes().vec();
+    sizes.back() = features;
+    TORCH_CHECK_VALUE(tensor.sym_sizes().equals(sizes), "fastops.", name, ": ", argument, " has shape ",
+                      tensor.sym_sizes(), ", but must have shape ", c10::SymIntArrayRef(sizes));
+  };
+  check_shape("grad_output", grad_output, mlp.down_weight.sym_size(0));
+  check_shape("gate", gate, mlp.gate_weight.sym_size(0));
+  check_shape("up", up, mlp.gate_weight.sym_size(0));
+  return {mlp, grad_output, gate, up, output_mask};
 }
 
-}  // namespace
-
 std::tuple<Tensor, Tensor, Tensor> composite_gated_mlp(const GatedMlpArguments& mlp) {
-  const Tensor gate = project(mlp, mlp.input, mlp.gate_weight, mlp.gate_bias);
-  const Tensor up = project(mlp, mlp.input, mlp.up_weight, mlp.up_bias);
-  return {project(mlp, act_mul(gate, up, mlp.activation), mlp.down_weight, mlp.down_bias), gate, up};
+  const Tensor gate = linear(mlp.input, mlp.gate_weight, mlp.gate_bias, mlp.ensemble);
+  const Tensor up = linear(mlp.input, mlp.up_weight, mlp.up_bias, mlp.ensemble);
+  return {linear(act_mul(gate, up, mlp.activation), mlp.down_weight, mlp.down_bias, mlp.ensemble), gate, up};
 }
 
 namespace {
@@ -110,14 +95,12 @@ GatedGradients backward_step(const Tensor& grad, const Tensor& gate, const Tenso
 
 const GatedSteps gated_steps{backward_step, product};
 
-std::vector<Tensor> layered_gated_mlp_backward(const GatedMlpArguments& mlp, const Tensor& grad_output,
-                                               const Tensor& gate, const Tensor& up, std::array<bool, 7> output_mask,
-                                               const GatedSteps& steps) {
+std::vector<Tensor> layered_gated_mlp_backward(const GatedMlpBackwardArguments& mlp, const GatedSteps& steps) {
   const auto [wants_input, wants_gate_weight, wants_up_weight, wants_down_weight, wants_gate_bias, wants_up_bias,
-              wants_down_bias] = output_mask;
-  const Tensor grad = as_matrix(grad_output, mlp.ensemble);
-  const Tensor g = as_matrix(gate, mlp.ensemble);
-  const Tensor u = as_matrix(up, mlp.ensemble);
+              wants_down_bias] = mlp.output_mask;
+  const Tensor grad = as_matrix(mlp.grad_output, mlp.ensemble);
+  const Tensor gate = as_matrix(mlp.gate, mlp.ensemble);
+  const Tensor up = as_matrix(mlp.up, mlp.ensemble);
   const Tensor x = as_matrix(mlp.input, mlp.ensemble);
   const bool wants_gate = wants_input || wants_gate_weight || wants_gate_bias;
   const bool wants_up = wants_input || wants_up_weight || wants_up_bias;
@@ -125,10 +108,10 @@ std::vector<Tensor> layered_gated_mlp_backward(const GatedMlpArguments& mlp, con
   std::array<Tensor, 7> grads;
   if (wants_down_bias) grads[6] = grad.sum(-2);
   if (!wants_gate && !wants_up) {
-    if (wants_down_weight) grads[3] = steps.product(grad.mT(), act_mul(g, u, mlp.activation));
+    if (wants_down_weight) grads[3] = steps.product(grad.mT(), act_mul(gate, up, mlp.activation));
   } else {
-    const auto [grad_gate, grad_up, hidden] = steps.backward(steps.product(grad, mlp.down_weight), g, u, mlp.activation,
-                                                             {wants_gate, wants_up, wants_down_weight});
+    const auto [grad_gate, grad_up, hidden] = steps.backward(steps.product(grad, mlp.down_weight), gate, up,
+                                                             mlp.activation, {wants_gate, wants_up, wants_down_weight});
     if (wants_down_weight) grads[3] = steps.product(grad.mT(), hidden);
     if (wants_gate_weight) grads[1] = steps.product(grad_gate.mT(), x);
     if (wants_up_weight) grads[2] = steps.product(grad_up.mT(), x);
@@ -143,72 +126,67 @@ std::vector<Tensor> layered_gated_mlp_backward(const GatedMlpArguments& mlp, con
   }
   std::vector<Tensor> wanted;
   for (size_t i = 0; i < grads.size(); ++i) {
-    if (output_mask[i]) wanted.push_back(grads[i]);
+    if (mlp.output_mask[i]) wanted.push_back(grads[i]);
   }
   return wanted;
 }
 
-std::vector<Tensor> composite_gated_mlp_backward(const GatedMlpArguments& mlp, const Tensor& grad_output,
-                                                 std::array<bool, 7> output_mask) {
-  const Tensor gate = project(mlp, mlp.input, mlp.gate_weight, mlp.gate_bias);
-  const Tensor up = project(mlp, mlp.input, mlp.up_weight, mlp.up_bias);
-  return layered_gated_mlp_backward(mlp, grad_output, gate, up, output_mask);
+std::vector<Tensor> composite_gated_mlp_backward(GatedMlpBackwardArguments mlp) {
+  mlp.gate = linear(mlp.input, mlp.gate_weight, mlp.gate_bias, mlp.ensemble);
+  mlp.up = linear(mlp.input, mlp.up_weight, mlp.up_bias, mlp.ensemble);
+  return layered_gated_mlp_backward(mlp);
 }
 
 namespace {
 
-std::tuple<Tensor, Tensor, Tensor> forward(FASTOPS_GATED_MLP_PARAMETERS) {
-  return composite_gated_mlp(check_gated_mlp(FASTOPS_GATED_MLP_ARGUMENTS));
+// The output of kernel(mlp), which returns (output, gate, up).
+template <auto kernel>
+Tensor gated_mlp_by(const GatedMlpArguments& mlp) {
+  return std::get<0>(kernel(mlp));
 }
 
-Tensor inference(FASTOPS_GATED_MLP_PARAMETERS, bool) { return std::get<0>(forward(FASTOPS_GATED_MLP_ARGUMENTS)); }
-
-std::tuple<Tensor, Tensor, Tensor> meta_forward(FASTOPS_GATED_MLP_PARAMETERS) {
-  check_gated_mlp(FASTOPS_GATED_MLP_ARGUMENTS);
-  const auto empty = [&](const c10::SymInt& features) {
-    auto sizes = input.sym_sizes().vec();
-    sizes.back() = features;
-    return at::empty_symint(sizes, input.options());
+std::tuple<Tensor, Tensor, Tensor> gated_mlp_forward_meta(const GatedMlpArguments& mlp) {
+  const auto empty = [&](const Tensor& weight) {
+    auto sizes = mlp.input.sym_sizes().vec();
+    sizes.back() = weight.sym_size(0);
+    return at::empty_symint(sizes, mlp.input.options());
   };
-  return {empty(down_weight.sym_size(0)), empty(gate_weight.sym_size(0)), empty(gate_weight.sym_size(0))};
+  return {empty(mlp.down_weight), empty(mlp.gate_weight), empty(mlp.gate_weight)};
 }
 
-Tensor meta(FASTOPS_GATED_MLP_PARAMETERS, bool) { return std::get<0>(meta_forward(FASTOPS_GATED_MLP_ARGUMENTS)); }
-
-std::vector<Tensor> backward(FASTOPS_GATED_MLP_BACKWARD_PARAMETERS, std::array<bool, 7> output_mask) {
-  const auto mlp = check_gated_mlp_backward(FASTOPS_GATED_MLP_BACKWARD_ARGUMENTS);
-  return layered_gated_mlp_backward(mlp, grad_output, gate, up, output_mask);
+std::vector<Tensor> gated_mlp_backward_fallback(const GatedMlpBackwardArguments& mlp) {
+  return layered_gated_mlp_backward(mlp);
 }
 
-std::vector<Tensor> composite_backward(FASTOPS_GATED_MLP_BACKWARD_PARAMETERS, std::array<bool, 7> output_mask) {
-  const auto mlp = check_gated_mlp_backward(FASTOPS_GATED_MLP_BACKWARD_ARGUMENTS);
-  return composite_gated_mlp_backward(mlp, grad_output, output_mask);
-}
-
-std::vector<Tensor> backward_meta(FASTOPS_GATED_MLP_BACKWARD_PARAMETERS, std::array<bool, 7> output_mask) {
-  check_gated_mlp_backward(FASTOPS_GATED_MLP_BACKWARD_ARGUMENTS);
-  const auto hidden = gate_weight.sym_size(0);
-  const std::array<std::vector<c10::SymInt>, 7> sizes = {input.sym_sizes().vec(),
-                                                         gate_weight.sym_sizes().vec(),
-                                                         up_weight.sym_sizes().vec(),
-                                                         down_weight.sym_sizes().vec(),
+std::vector<Tensor> gated_mlp_backward_meta(const GatedMlpBackwardArguments& mlp) {
+  const c10::SymInt hidden = mlp.gate_weight.sym_size(0);
+  const std::array<std::vector<c10::SymInt>, 7> sizes = {mlp.input.sym_sizes().vec(),
+                                                         mlp.gate_weight.sym_sizes().vec(),
+                                                         mlp.up_weight.sym_sizes().vec(),
+                                                         mlp.down_weight.sym_sizes().vec(),
                                                          {hidden},
                                                          {hidden},
-                                                         {down_weight.sym_size(0)}};
+                                                         {mlp.down_weight.sym_size(0)}};
   std::vector<Tensor> grads;
   for (size_t i = 0; i < sizes.size(); ++i) {
-    if (output_mask[i]) grads.push_back(at::empty_symint(sizes[i], input.options()));
+    if (mlp.output_mask[i]) grads.push_back(at::empty_symint(sizes[i], mlp.input.options()));
   }
   return grads;
 }
 
 template <c10::DeviceType device, c10::DispatchKey key>
-Tensor autocast(FASTOPS_GATED_MLP_PARAMETERS, bool checkpoint) {
-  const AutocastScope scope("gated_mlp", device, key);
-  return gated_mlp_op().call(scope.lower("input", input), scope.lower("gate_weight", gate_weight),
-                             scope.lower("up_weight", up_weight), scope.lower("down_weight", down_weight),
-                             scope.lower("gate_bias", gate_bias), scope.lower("up_bias", up_bias),
-                             scope.lower("down_bias", down_bias), activation, params, checkpoint);
+Tensor gated_mlp_autocast(const GatedMlp& op) {
+  const AutocastScope scope(GatedMlp::name, device, key);
+  const Tensor input = scope.lower("input", op.input.get());
+  const Tensor gate_weight = scope.lower("gate_weight", op.gate_weight.get());
+  const Tensor up_weight = scope.lower("up_weight", op.up_weight.get());
+  const Tensor down_weight = scope.lower("down_weight", op.down_weight.get());
+  const std::optional<Tensor> gate_bias = scope.lower("gate_bias", op.gate_bias.get());
+  const std::optional<Tensor> up_bias = scope.lower("up_bias", op.up_bias.get());
+  const std::optional<Tensor> down_bias = scope.lower("down_bias", op.down_bias.get());
+  return call_op(
+      GatedMlp{{input, gate_weight, up_weight, down_weight, gate_bias, up_bias, down_bias, op.activation, op.params},
+               op.checkpoint});
 }
 
 }  // namespace
@@ -226,26 +204,26 @@ TORCH_LIBRARY_FRAGMENT(fastops, m) {
 }
 
 TORCH_LIBRARY_IMPL(fastops, Meta, m) {
-  m.impl("gated_mlp", TORCH_FN(meta));
-  m.impl("gated_mlp_forward", TORCH_FN(meta_forward));
-  m.impl("gated_mlp_backward", TORCH_FN(backward_meta));
+  implement<GatedMlp, gated_mlp_by<gated_mlp_forward_meta>>(m);
+  implement<GatedMlpForward, gated_mlp_forward_meta>(m);
+  implement<GatedMlpBackward, gated_mlp_backward_meta>(m);
 }
 
 TORCH_LIBRARY_IMPL(fastops, CompositeExplicitAutograd, m) {
-  m.impl("gated_mlp", FASTOPS_COMPOSITE("gated_mlp", inference));
-  m.impl("gated_mlp_forward", FASTOPS_COMPOSITE("gated_mlp_forward", forward));
-  m.impl("gated_mlp_backward", FASTOPS_COMPOSITE("gated_mlp_backward", backward));
+  implement_fallback<GatedMlp, gated_mlp_by<composite_gated_mlp>>(m);
+  implement_fallback<GatedMlpForward, composite_gated_mlp>(m);
+  implement_fallback<GatedMlpBackward, gated_mlp_backward_fallback>(m);
 }
 
 // The vmap behind torch.autograd.grad(is_grads_batched=True), which cannot loop over an op that returns a list.
 TORCH_LIBRARY_IMPL(fastops, Batched, m) {
-  m.impl("gated_mlp_forward", TORCH_FN(forward));
-  m.impl("gated_mlp_backward", TORCH_FN(composite_backward));
+  implement<GatedMlpForward, composite_gated_mlp>(m);
+  implement<GatedMlpBackward, composite_gated_mlp_backward>(m);
 }
 
 #define FASTOPS_AUTOCAST(DEVICE, KEY)                                                                                 \
   TORCH_LIBRARY_IMPL(fastops, KEY, m) {                                                                               \
-    m.impl("gated_mlp", TORCH_FN((autocast<c10::DeviceType::DEVICE, c10::DispatchKey::KEY>)));                        \
+    implement<GatedMlp, gated_mlp_autocast<c10::DeviceType::DEVICE, c10::DispatchKey::KEY>>(m);                       \
     m.impl("gated_mlp_forward", torch::CppFunction::makeFromBoxedFunction<below_autocast<c10::DispatchKey::KEY>>());  \
     m.impl("gated_mlp_backward", torch::CppFunction::makeFromBoxedFunction<below_autocast<c10::DispatchKey::KEY>>()); \
   }

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 
 #include <array>
 #include <optional>
@@ -12,71 +11,75 @@
 
 #include "export.h"
 #include "ops/activation_spec.h"
+#include "ops/operator.h"
 
 namespace fastops {
 
 using at::Tensor;
 
-// gated_mlp(Tensor input, Tensor gate_weight, Tensor up_weight, Tensor down_weight, Tensor? gate_bias=None,
-//           Tensor? up_bias=None, Tensor? down_bias=None, str activation="silu", float[] params=[],
-//           bool checkpoint=False) -> Tensor
+// The arguments of a gated_mlp.
+struct GatedMlpArguments {
+  Tensor input, gate_weight, up_weight, down_weight;
+  Tensor gate_bias, up_bias, down_bias;  // undefined where there is none
+  ActivationSpec activation;
+  bool ensemble = false;  // as of MlpArguments
+};
+
+// gated_mlp_forward(Tensor input, Tensor gate_weight, Tensor up_weight, Tensor down_weight, Tensor? gate_bias=None,
+//                   Tensor? up_bias=None, Tensor? down_bias=None, str activation="silu", float[] params=[])
+//   -> (Tensor output, Tensor gate, Tensor up)
+//
+// For training; gate and up are the projections with their biases.
+struct GatedMlpForward {
+  static constexpr auto name = "gated_mlp_forward";
+  using Result = std::tuple<Tensor, Tensor, Tensor>;
+  In<Tensor> input, gate_weight, up_weight, down_weight;
+  In<std::optional<Tensor>> gate_bias, up_bias, down_bias;
+  std::string_view activation;
+  c10::ArrayRef<double> params;
+  auto values() const {
+    return std::make_tuple(input, gate_weight, up_weight, down_weight, gate_bias, up_bias, down_bias, activation,
+                           params);
+  }
+  FASTOPS_API GatedMlpArguments checked() const;
+  // The same of arguments that have been checked.
+  FASTOPS_API GatedMlpArguments resolved() const;
+};
+
+// gated_mlp: the same arguments and bool checkpoint=False -> Tensor
 //
 // `checkpoint` as for mlp.
-using GatedMlp = Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const std::optional<Tensor>&,
-                        const std::optional<Tensor>&, const std::optional<Tensor>&, std::string_view,
-                        c10::ArrayRef<double>, bool);
-FASTOPS_API const c10::TypedOperatorHandle<GatedMlp>& gated_mlp_op();
-
-// gated_mlp_forward: the same arguments but checkpoint -> (Tensor output, Tensor gate, Tensor up), for training; gate
-// and up are the projections with their biases.
-using GatedMlpForward = std::tuple<Tensor, Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-                                                           const std::optional<Tensor>&, const std::optional<Tensor>&,
-                                                           const std::optional<Tensor>&, std::string_view,
-                                                           c10::ArrayRef<double>);
-FASTOPS_API const c10::TypedOperatorHandle<GatedMlpForward>& gated_mlp_forward_op();
+struct GatedMlp : GatedMlpForward {
+  static constexpr auto name = "gated_mlp";
+  using Result = Tensor;
+  bool checkpoint;
+  auto values() const { return std::tuple_cat(GatedMlpForward::values(), std::make_tuple(checkpoint)); }
+};
 
 // gated_mlp_backward(Tensor grad_output, Tensor input, Tensor gate_weight, Tensor up_weight, Tensor down_weight,
 //                    Tensor? gate_bias, Tensor? up_bias, Tensor gate, Tensor up, str activation, float[] params,
 //                    bool[7] output_mask) -> Tensor[]
 //
 // The gradients of the seven tensor arguments of gated_mlp, in their order, as far as output_mask asks for them.
-using GatedMlpBackward = std::vector<Tensor>(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-                                             const std::optional<Tensor>&, const std::optional<Tensor>&, const Tensor&,
-                                             const Tensor&, std::string_view, c10::ArrayRef<double>,
-                                             std::array<bool, 7>);
-FASTOPS_API const c10::TypedOperatorHandle<GatedMlpBackward>& gated_mlp_backward_op();
-
-// The parameters of gated_mlp_forward, and of gated_mlp before checkpoint; their names.
-#define FASTOPS_GATED_MLP_PARAMETERS                                                                  \
-  const Tensor &input, const Tensor &gate_weight, const Tensor &up_weight, const Tensor &down_weight, \
-      const std::optional<Tensor>&gate_bias, const std::optional<Tensor>&up_bias,                     \
-      const std::optional<Tensor>&down_bias, std::string_view activation, c10::ArrayRef<double> params
-#define FASTOPS_GATED_MLP_ARGUMENTS \
-  input, gate_weight, up_weight, down_weight, gate_bias, up_bias, down_bias, activation, params
-
-// The parameters of gated_mlp_backward before output_mask, and their names.
-#define FASTOPS_GATED_MLP_BACKWARD_PARAMETERS                                                                \
-  const Tensor &grad_output, const Tensor &input, const Tensor &gate_weight, const Tensor &up_weight,        \
-      const Tensor &down_weight, const std::optional<Tensor>&gate_bias, const std::optional<Tensor>&up_bias, \
-      const Tensor &gate, const Tensor &up, std::string_view activation, c10::ArrayRef<double> params
-#define FASTOPS_GATED_MLP_BACKWARD_ARGUMENTS \
-  grad_output, input, gate_weight, up_weight, down_weight, gate_bias, up_bias, gate, up, activation, params
-
-// The arguments of a gated_mlp, checked.
-struct GatedMlpArguments {
-  Tensor input, gate_weight, up_weight, down_weight;
-  std::optional<Tensor> gate_bias, up_bias, down_bias;
-  ActivationSpec activation;
-  bool ensemble = false;  // as of MlpArguments
+struct GatedMlpBackwardArguments : GatedMlpArguments {
+  Tensor grad_output, gate, up;
+  std::array<bool, 7> output_mask;
 };
-FASTOPS_API GatedMlpArguments check_gated_mlp(const Tensor& input, const Tensor& gate_weight, const Tensor& up_weight,
-                                              const Tensor& down_weight, const std::optional<Tensor>& gate_bias,
-                                              const std::optional<Tensor>& up_bias,
-                                              const std::optional<Tensor>& down_bias, std::string_view activation,
-                                              c10::ArrayRef<double> params);
-
-// The arguments of gated_mlp_backward.
-FASTOPS_API GatedMlpArguments check_gated_mlp_backward(FASTOPS_GATED_MLP_BACKWARD_PARAMETERS);
+struct GatedMlpBackward {
+  static constexpr auto name = "gated_mlp_backward";
+  using Result = std::vector<Tensor>;
+  In<Tensor> grad_output, input, gate_weight, up_weight, down_weight;
+  In<std::optional<Tensor>> gate_bias, up_bias;
+  In<Tensor> gate, up;
+  std::string_view activation;
+  c10::ArrayRef<double> params;
+  std::array<bool, 7> output_mask;
+  auto values() const {
+    return std::make_tuple(grad_output, input, gate_weight, up_weight, down_weight, gate_bias, up_bias, gate, up,
+                           activation, params, output_mask);
+  }
+  FASTOPS_API GatedMlpBackwardArguments checked() const;
+};
 
 // In terms of differentiable ops: (output, gate, up).
 FASTOPS_API std::tuple<Tensor, Tensor, Tensor> composite_gated_mlp(const GatedMlpArguments& mlp);
@@ -94,14 +97,11 @@ struct GatedSteps {
 FASTOPS_API extern const GatedSteps gated_steps;  // with act_mul and its derivative
 
 // gated_mlp_backward with PyTorch's matrix products; `gate` and `up` as composite_gated_mlp returns them.
-FASTOPS_API std::vector<Tensor> layered_gated_mlp_backward(const GatedMlpArguments& mlp, const Tensor& grad_output,
-                                                           const Tensor& gate, const Tensor& up,
-                                                           std::array<bool, 7> output_mask,
+FASTOPS_API std::vector<Tensor> layered_gated_mlp_backward(const GatedMlpBackwardArguments& mlp,
                                                            const GatedSteps& steps = gated_steps);
 
 // The backward in terms of differentiable ops. It computes the projections again: what the forward pass saved has no
 // history, and derivatives of the backward pass run through it.
-FASTOPS_API std::vector<Tensor> composite_gated_mlp_backward(const GatedMlpArguments& mlp, const Tensor& grad_output,
-                                                             std::array<bool, 7> output_mask);
+FASTOPS_API std::vector<Tensor> composite_gated_mlp_backward(GatedMlpBackwardArguments mlp);
 
 }  // namespace fastops

@@ -9,34 +9,27 @@
 
 namespace fastops {
 
-const c10::TypedOperatorHandle<LinearAct>& linear_act_op() {
-  static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("fastops::linear_act", "").typed<LinearAct>();
-  return op;
-}
-
 namespace {
 
-Tensor meta(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias, std::string_view activation,
-            c10::ArrayRef<double> params) {
-  check_linear_act(input, weight, bias, activation, params);
-  auto sizes = input.sym_sizes().vec();
-  sizes.back() = weight.sym_size(0);
-  return at::empty_symint(sizes, input.options());
+Tensor linear_act_meta(const MlpArguments& layer) {
+  auto sizes = layer.input.sym_sizes().vec();
+  sizes.back() = layer.weights[0].sym_size(0);
+  return at::empty_symint(sizes, layer.input.options());
 }
 
-Tensor as_mlp(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias, std::string_view activation,
-              c10::ArrayRef<double> params) {
-  check_linear_act(input, weight, bias, activation, params);
-  return mlp_op().call(input, weight, OptionalTensors({bias}), "identity", activation, {}, params,
-                       /*checkpoint=*/false);
+Tensor linear_act_as_mlp(const LinearAct& op) {
+  op.checked();
+  const OptionalTensors biases({op.bias.get()});
+  return call_op(Mlp{{op.input, op.weight.get(), biases, "identity", op.activation, {}, op.params}, false});
 }
 
 template <c10::DeviceType device, c10::DispatchKey key>
-Tensor autocast(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
-                std::string_view activation, c10::ArrayRef<double> params) {
-  const AutocastScope scope("linear_act", device, key);
-  return linear_act_op().call(scope.lower("input", input), scope.lower("weight", weight), scope.lower("bias", bias),
-                              activation, params);
+Tensor linear_act_autocast(const LinearAct& op) {
+  const AutocastScope scope(LinearAct::name, device, key);
+  const Tensor input = scope.lower("input", op.input.get());
+  const Tensor weight = scope.lower("weight", op.weight.get());
+  const std::optional<Tensor> bias = scope.lower("bias", op.bias.get());
+  return call_op(LinearAct{input, weight, bias, op.activation, op.params});
 }
 
 }  // namespace
@@ -45,17 +38,15 @@ TORCH_LIBRARY_FRAGMENT(fastops, m) {
   define(m, "linear_act(Tensor input, Tensor weight, Tensor? bias, str activation, float[] params=[]) -> Tensor");
 }
 
-TORCH_LIBRARY_IMPL(fastops, Meta, m) { m.impl("linear_act", TORCH_FN(meta)); }
+TORCH_LIBRARY_IMPL(fastops, Meta, m) { implement<LinearAct, linear_act_meta>(m); }
 
-TORCH_LIBRARY_IMPL(fastops, CompositeExplicitAutograd, m) {
-  m.impl("linear_act", FASTOPS_COMPOSITE("linear_act", as_mlp));
-}
+TORCH_LIBRARY_IMPL(fastops, CompositeExplicitAutograd, m) { implement_fallback<LinearAct, linear_act_as_mlp>(m); }
 
-TORCH_LIBRARY_IMPL(fastops, FuncTorchBatched, m) { m.impl("linear_act", TORCH_FN(as_mlp)); }
+TORCH_LIBRARY_IMPL(fastops, FuncTorchBatched, m) { implement<LinearAct, linear_act_as_mlp>(m); }
 
-#define FASTOPS_AUTOCAST(DEVICE, KEY)                                                           \
-  TORCH_LIBRARY_IMPL(fastops, KEY, m) {                                                         \
-    m.impl("linear_act", TORCH_FN((autocast<c10::DeviceType::DEVICE, c10::DispatchKey::KEY>))); \
+#define FASTOPS_AUTOCAST(DEVICE, KEY)                                                             \
+  TORCH_LIBRARY_IMPL(fastops, KEY, m) {                                                           \
+    implement<LinearAct, linear_act_autocast<c10::DeviceType::DEVICE, c10::DispatchKey::KEY>>(m); \
   }
 FASTOPS_AUTOCAST_DEVICES(FASTOPS_AUTOCAST)
 #undef FASTOPS_AUTOCAST

@@ -19,22 +19,6 @@
 
 namespace fastops {
 
-const c10::TypedOperatorHandle<Mlp>& mlp_op() {
-  static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("fastops::mlp", "").typed<Mlp>();
-  return op;
-}
-
-const c10::TypedOperatorHandle<MlpForward>& mlp_forward_op() {
-  static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("fastops::mlp_forward", "").typed<MlpForward>();
-  return op;
-}
-
-const c10::TypedOperatorHandle<MlpBackward>& mlp_backward_op() {
-  static const auto op =
-      c10::Dispatcher::singleton().findSchemaOrThrow("fastops::mlp_backward", "").typed<MlpBackward>();
-  return op;
-}
-
 namespace {
 
 void check_layer(std::string_view op, const MlpArguments& mlp, size_t layer, Argument weight, Argument bias) {
@@ -55,61 +39,77 @@ void check_layer(std::string_view op, const MlpArguments& mlp, size_t layer, Arg
 
 }  // namespace
 
-MlpArguments check_mlp(std::string_view op, const Tensor& input, at::TensorList weights, const OptionalTensors& biases,
-                       std::string_view activation, std::string_view output_activation, c10::ArrayRef<double> params,
-                       c10::ArrayRef<double> output_params) {
-  TORCH_CHECK_VALUE(!weights.empty(), "fastops.", op, ": weights is empty; it needs one weight for each layer");
-  TORCH_CHECK_VALUE(biases.size() == weights.size(), "fastops.", op, ": biases has ", biases.size(),
-                    " entries, but weights has ", weights.size(), " (a layer without bias has None)");
-  MlpArguments mlp{input,
-                   weights,
-                   {},
-                   activation_spec(op, activation, params),
-                   activation_spec(op, output_activation, output_params, "output_")};
-  check_tensor(op, "input", input);
-  last_size(op, "input", input);
-  mlp.biases.reserve(biases.size());
-  for (size_t i = 0; i < biases.size(); ++i) mlp.biases.push_back(value_or_undefined(biases.get(i)));
-  for (size_t i = 0; i < weights.size(); ++i) check_layer(op, mlp, i, {"weights", i}, {"biases", i});
-  return mlp;
+namespace {
+
+MlpArguments resolve(std::string_view op, const MlpForward& mlp) {
+  MlpArguments arguments{mlp.input,
+                         mlp.weights,
+                         {},
+                         activation_spec(op, mlp.activation, mlp.params),
+                         activation_spec(op, mlp.output_activation, mlp.output_params, "output_")};
+  const OptionalTensors& biases = mlp.biases;
+  arguments.biases.reserve(biases.size());
+  for (size_t i = 0; i < biases.size(); ++i) arguments.biases.push_back(value_or_undefined(biases.get(i)));
+  return arguments;
 }
 
-MlpArguments check_linear_act(const Tensor& input, at::TensorList weight, const std::optional<Tensor>& bias,
-                              std::string_view activation, c10::ArrayRef<double> params) {
-  constexpr auto op = "linear_act";
+MlpArguments check_mlp(std::string_view op, const MlpForward& mlp) {
+  const size_t biases = mlp.biases.get().size();
+  TORCH_CHECK_VALUE(!mlp.weights.empty(), "fastops.", op, ": weights is empty; it needs one weight for each layer");
+  TORCH_CHECK_VALUE(biases == mlp.weights.size(), "fastops.", op, ": biases has ", biases, " entries, but weights has ",
+                    mlp.weights.size(), " (a layer without bias has None)");
+  MlpArguments arguments = resolve(op, mlp);
+  check_tensor(op, "input", mlp.input);
+  last_size(op, "input", mlp.input);
+  for (size_t i = 0; i < biases; ++i) check_layer(op, arguments, i, {"weights", i}, {"biases", i});
+  return arguments;
+}
+
+}  // namespace
+
+MlpArguments MlpForward::checked() const { return check_mlp("mlp", *this); }
+
+MlpArguments MlpForward::resolved() const { return resolve("mlp", *this); }
+
+MlpArguments LinearAct::checked() const {
   const ActivationSpec identity{Activation::identity, {}};
-  MlpArguments mlp{input, weight, {value_or_undefined(bias)}, identity, activation_spec(op, activation, params)};
-  check_tensor(op, "input", input);
-  last_size(op, "input", input);
-  check_layer(op, mlp, 0, "weight", "bias");
+  MlpArguments mlp{
+      input, weight.get(), {value_or_undefined(bias)}, identity, activation_spec(name, activation, params)};
+  check_tensor(name, "input", input);
+  last_size(name, "input", input);
+  check_layer(name, mlp, 0, "weight", "bias");
   return mlp;
 }
 
-MlpArguments check_mlp_backward(const Tensor& grad_output, const Tensor& input, at::TensorList weights,
-                                const OptionalTensors& biases, const std::optional<Tensor>& output,
-                                at::TensorList saved, std::string_view activation, std::string_view output_activation,
-                                c10::ArrayRef<double> params, c10::ArrayRef<double> output_params,
-                                const c10::List<bool>& output_mask) {
-  constexpr auto op = "mlp_backward";
-  MlpArguments mlp = check_mlp(op, input, weights, biases, activation, output_activation, params, output_params);
+MlpBackwardArguments MlpBackward::checked() const {
+  const MlpArguments mlp =
+      check_mlp(name, {input, weights, biases, activation, output_activation, params, output_params});
+  const Tensor& last = value_or_undefined(output);
   const size_t expected = mlp.layers() - 1 + (mlp.saves(mlp.layers() - 1) ? 1 : 0);
-  TORCH_CHECK_VALUE(saved.size() == expected, "fastops.", op, ": saved has ", saved.size(), " tensors, but must have ",
-                    expected, ", as mlp_forward returned them");
-  TORCH_CHECK_VALUE(!mlp.needs_output() || (output && output->defined()), "fastops.", op,
+  TORCH_CHECK_VALUE(saved.size() == expected, "fastops.", name, ": saved has ", saved.size(),
+                    " tensors, but must have ", expected, ", as mlp_forward returned them");
+  TORCH_CHECK_VALUE(!mlp.needs_output() || last.defined(), "fastops.", name,
                     ": output must be given for output_activation ", output_activation);
-  TORCH_CHECK_VALUE(output_mask.size() == 1 + 2 * mlp.layers(), "fastops.", op, ": output_mask has ",
-                    output_mask.size(), " entries, but must have ", 1 + 2 * mlp.layers());
-  const auto check_layer_tensor = [&](Argument name, const Tensor& tensor, size_t layer) {
-    check_like(op, name, tensor, "input", input);
-    auto sizes = input.sym_sizes().vec();
+  const size_t mask_size = output_mask.get().size();
+  TORCH_CHECK_VALUE(mask_size == 1 + 2 * mlp.layers(), "fastops.", name, ": output_mask has ", mask_size,
+                    " entries, but must have ", 1 + 2 * mlp.layers());
+  const auto check_layer_tensor = [&](Argument argument, const Tensor& tensor, size_t layer) {
+    check_like(name, argument, tensor, "input", input);
+    auto sizes = mlp.input.sym_sizes().vec();
     sizes.back() = weights[layer].sym_size(0);
-    TORCH_CHECK_VALUE(tensor.sym_sizes().equals(sizes), "fastops.", op, ": ", name, " has shape ", tensor.sym_sizes(),
-                      ", but must have shape ", c10::SymIntArrayRef(sizes));
+    TORCH_CHECK_VALUE(tensor.sym_sizes().equals(sizes), "fastops.", name, ": ", argument, " has shape ",
+                      tensor.sym_sizes(), ", but must have shape ", c10::SymIntArrayRef(sizes));
   };
   check_layer_tensor("grad_output", grad_output, mlp.layers() - 1);
-  if (mlp.needs_output()) check_layer_tensor("output", *output, mlp.layers() - 1);
+  if (mlp.needs_output()) check_layer_tensor("output", last, mlp.layers() - 1);
   for (size_t i = 0; i < saved.size(); ++i) check_layer_tensor({"saved", i}, saved[i], i);
-  return mlp;
+  MlpBackwardArguments backward{mlp, grad_output, last, saved, {}};
+  for (const bool wanted : output_mask.get()) backward.output_mask.push_back(wanted);
+  return backward;
+}
+
+size_t MlpBackwardArguments::lowest_wanted() const {
+  return std::find(output_mask.begin(), output_mask.end(), true) - output_mask.begin();
 }
 
 Tensor composite_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved) {
@@ -153,17 +153,10 @@ LayerSteps::Backward backward_step(const Tensor& grad, const Tensor& saved, cons
 
 const LayerSteps layer_steps{forward_step, backward_step, product};
 
-std::vector<Tensor> layered_mlp_backward(const MlpArguments& mlp, const Tensor& grad_output,
-                                         const std::optional<Tensor>& output, at::TensorList saved,
-                                         const c10::List<bool>& output_mask, const LayerSteps& steps) {
+std::vector<Tensor> layered_mlp_backward(const MlpBackwardArguments& mlp, const LayerSteps& steps) {
   const size_t layers = mlp.layers();
-  const auto wants_weight = [&](size_t layer) { return layer < layers && output_mask.get(1 + 2 * layer); };
-  const auto wants_bias = [&](size_t layer) { return output_mask.get(2 + 2 * layer); };
-  std::vector<Tensor> grads(output_mask.size());
-
-  // The lowest place that a gradient is wanted for: nothing below it is computed.
-  size_t lowest = 0;
-  while (lowest < output_mask.size() && !output_mask.get(lowest)) ++lowest;
+  const size_t lowest = mlp.lowest_wanted();
+  std::vector<Tensor> grads(mlp.output_mask.size());
 
   const auto weight_gradient = [&](size_t layer, const Tensor& dz, const Tensor& x) {
     return is_transposed(mlp.weights[layer]) ? steps.product(x.mT(), dz).mT() : steps.product(dz.mT(), x);
@@ -172,7 +165,7 @@ std::vector<Tensor> layered_mlp_backward(const MlpArguments& mlp, const Tensor& 
   const auto step_back = [&](const Tensor& grad, size_t layer, LayerSteps::Wanted wanted, bool disposable) {
     const ActivationSpec& activation = mlp.activation_of(layer);
     const bool from_output = mlp.saves_output(layer);
-    const Tensor at = as_matrix(layer < saved.size() ? saved[layer] : *output, mlp.ensemble);
+    const Tensor at = as_matrix(layer < mlp.saved.size() ? mlp.saved[layer] : mlp.output, mlp.ensemble);
     if (!mlp.ensemble || !wanted.bias_grad) {
       return steps.backward(grad, at, activation, from_output, wanted, disposable);
     }
@@ -187,10 +180,11 @@ std::vector<Tensor> layered_mlp_backward(const MlpArguments& mlp, const Tensor& 
         .bias_grad;
   };
 
-  Tensor grad = as_matrix(grad_output, mlp.ensemble);  // that of layer i's output
-  Tensor above;                                        // that of z of layer i + 1
+  Tensor grad = as_matrix(mlp.grad_output, mlp.ensemble);  // that of layer i's output
+  Tensor above;                                            // that of z of layer i + 1
   for (size_t i = layers; i-- > 0;) {
-    const LayerSteps::Wanted wanted{wants_weight(i) || lowest < 1 + 2 * i, wants_bias(i), wants_weight(i + 1)};
+    const bool wants_weight_above = i + 1 < layers && mlp.wants_weight(i + 1);
+    const LayerSteps::Wanted wanted{mlp.wants_weight(i) || lowest < 1 + 2 * i, mlp.wants_bias(i), wants_weight_above};
     LayerSteps::Backward here;
     if (i + 1 == layers && mlp.output_activation.id == Activation::identity) {
       here.grad = grad;
@@ -199,23 +193,23 @@ std::vector<Tensor> layered_mlp_backward(const MlpArguments& mlp, const Tensor& 
       here = step_back(grad, i, wanted, /*disposable=*/i + 1 < layers);
     }
     grads[2 + 2 * i] = here.bias_grad;
-    if (wants_weight(i + 1)) grads[3 + 2 * i] = weight_gradient(i + 1, above, here.y);
+    if (wants_weight_above) grads[3 + 2 * i] = weight_gradient(i + 1, above, here.y);
     if (!wanted.grad) break;
     above = here.grad;
     if (lowest < 1 + 2 * i) grad = steps.product(above, mlp.weights[i]);
   }
-  if (wants_weight(0)) grads[1] = weight_gradient(0, above, as_matrix(mlp.input, mlp.ensemble));
-  if (output_mask.get(0)) grads[0] = grad.view_symint(mlp.input.sym_sizes());
+  if (mlp.wants_weight(0)) grads[1] = weight_gradient(0, above, as_matrix(mlp.input, mlp.ensemble));
+  if (mlp.wants_input()) grads[0] = grad.view_symint(mlp.input.sym_sizes());
 
   grads.erase(std::remove_if(grads.begin(), grads.end(), [](const Tensor& g) { return !g.defined(); }), grads.end());
   return grads;
 }
 
-std::vector<Tensor> composite_mlp_backward(const MlpArguments& mlp, const Tensor& grad_output,
-                                           const c10::List<bool>& output_mask) {
+std::vector<Tensor> composite_mlp_backward(MlpBackwardArguments mlp) {
   std::vector<Tensor> saved;
-  const Tensor output = composite_mlp(mlp, &saved);
-  return layered_mlp_backward(mlp, grad_output, output, saved, output_mask);
+  mlp.output = composite_mlp(mlp, &saved);
+  mlp.saved = saved;
+  return layered_mlp_backward(mlp);
 }
 
 Tensor layered_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved, const LayerSteps& steps) {
@@ -233,87 +227,58 @@ Tensor layered_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved, const La
 
 namespace {
 
-Tensor layered(FASTOPS_MLP_PARAMETERS, bool) { return layered_mlp(check_mlp("mlp", FASTOPS_MLP_ARGUMENTS), nullptr); }
-
-std::tuple<Tensor, std::vector<Tensor>> layered_forward(FASTOPS_MLP_PARAMETERS) {
+// With kernel(mlp, saved): the ops as functions of their checked arguments.
+template <auto kernel>
+Tensor mlp_by(const MlpArguments& mlp) {
+  return kernel(mlp, nullptr);
+}
+template <auto kernel>
+MlpForward::Result mlp_forward_by(const MlpArguments& mlp) {
   std::vector<Tensor> saved;
-  Tensor output = layered_mlp(check_mlp("mlp", FASTOPS_MLP_ARGUMENTS), &saved);
+  Tensor output = kernel(mlp, &saved);
   return {std::move(output), std::move(saved)};
 }
 
-Tensor composite(FASTOPS_MLP_PARAMETERS, bool) {
-  return composite_mlp(check_mlp("mlp", FASTOPS_MLP_ARGUMENTS), nullptr);
-}
+Tensor mlp_fallback(const MlpArguments& mlp, std::vector<Tensor>* saved) { return layered_mlp(mlp, saved); }
 
-std::tuple<Tensor, std::vector<Tensor>> composite_forward(FASTOPS_MLP_PARAMETERS) {
-  std::vector<Tensor> saved;
-  Tensor output = composite_mlp(check_mlp("mlp", FASTOPS_MLP_ARGUMENTS), &saved);
-  return {std::move(output), std::move(saved)};
-}
+std::vector<Tensor> mlp_backward_fallback(const MlpBackwardArguments& mlp) { return layered_mlp_backward(mlp); }
 
-Tensor empty_output(const MlpArguments& mlp, size_t layer) {
-  auto sizes = mlp.input.sym_sizes().vec();
-  sizes.back() = mlp.weights[layer].sym_size(0);
-  return at::empty_symint(sizes, mlp.input.options());
-}
-
-Tensor meta(FASTOPS_MLP_PARAMETERS, bool) {
-  const MlpArguments mlp = check_mlp("mlp", FASTOPS_MLP_ARGUMENTS);
-  return empty_output(mlp, mlp.layers() - 1);
-}
-
-std::tuple<Tensor, std::vector<Tensor>> meta_forward(FASTOPS_MLP_PARAMETERS) {
-  const MlpArguments mlp = check_mlp("mlp", FASTOPS_MLP_ARGUMENTS);
-  std::vector<Tensor> saved;
-  for (size_t i = 0; i < mlp.layers(); ++i) {
-    if (mlp.saves(i)) saved.push_back(empty_output(mlp, i));
+Tensor mlp_meta(const MlpArguments& mlp, std::vector<Tensor>* saved) {
+  const auto empty_output = [&](size_t layer) {
+    auto sizes = mlp.input.sym_sizes().vec();
+    sizes.back() = mlp.weights[layer].sym_size(0);
+    return at::empty_symint(sizes, mlp.input.options());
+  };
+  for (size_t i = 0; saved && i < mlp.layers(); ++i) {
+    if (mlp.saves(i)) saved->push_back(empty_output(i));
   }
-  return {empty_output(mlp, mlp.layers() - 1), std::move(saved)};
+  return empty_output(mlp.layers() - 1);
 }
 
-std::vector<Tensor> backward(const Tensor& grad_output, const Tensor& input, at::TensorList weights,
-                             const OptionalTensors& biases, const std::optional<Tensor>& output, at::TensorList saved,
-                             std::string_view activation, std::string_view output_activation,
-                             c10::ArrayRef<double> params, c10::ArrayRef<double> output_params,
-                             const c10::List<bool>& output_mask) {
-  const MlpArguments mlp = check_mlp_backward(grad_output, input, weights, biases, output, saved, activation,
-                                              output_activation, params, output_params, output_mask);
-  return layered_mlp_backward(mlp, grad_output, output, saved, output_mask);
-}
-
-std::vector<Tensor> composite_backward(const Tensor& grad_output, const Tensor& input, at::TensorList weights,
-                                       const OptionalTensors& biases, const std::optional<Tensor>& output,
-                                       at::TensorList saved, std::string_view activation,
-                                       std::string_view output_activation, c10::ArrayRef<double> params,
-                                       c10::ArrayRef<double> output_params, const c10::List<bool>& output_mask) {
-  const MlpArguments mlp = check_mlp_backward(grad_output, input, weights, biases, output, saved, activation,
-                                              output_activation, params, output_params, output_mask);
-  return composite_mlp_backward(mlp, grad_output, output_mask);
-}
-
-std::vector<Tensor> backward_meta(const Tensor& grad_output, const Tensor& input, at::TensorList weights,
-                                  const OptionalTensors& biases, const std::optional<Tensor>& output,
-                                  at::TensorList saved, std::string_view activation, std::string_view output_activation,
-                                  c10::ArrayRef<double> params, c10::ArrayRef<double> output_params,
-                                  const c10::List<bool>& output_mask) {
-  check_mlp_backward(grad_output, input, weights, biases, output, saved, activation, output_activation, params,
-                     output_params, output_mask);
+std::vector<Tensor> mlp_backward_meta(const MlpBackwardArguments& mlp) {
+  const Tensor& input = mlp.input;
   std::vector<Tensor> grads;
-  if (output_mask.get(0)) grads.push_back(at::empty_symint(input.sym_sizes(), input.options()));
-  for (size_t i = 0; i < weights.size(); ++i) {
-    if (output_mask.get(1 + 2 * i)) {
-      grads.push_back(in_layout_of(weights[i], at::empty_symint(weights[i].sym_sizes(), input.options())));
+  if (mlp.wants_input()) grads.push_back(at::empty_symint(input.sym_sizes(), input.options()));
+  for (size_t i = 0; i < mlp.layers(); ++i) {
+    const Tensor& weight = mlp.weights[i];
+    if (mlp.wants_weight(i)) {
+      grads.push_back(in_layout_of(weight, at::empty_symint(weight.sym_sizes(), input.options())));
     }
-    if (output_mask.get(2 + 2 * i)) grads.push_back(at::empty_symint({weights[i].sym_size(0)}, input.options()));
+    if (mlp.wants_bias(i)) grads.push_back(at::empty_symint({weight.sym_size(0)}, input.options()));
   }
   return grads;
 }
 
 template <c10::DeviceType device, c10::DispatchKey key>
-Tensor autocast(FASTOPS_MLP_PARAMETERS, bool checkpoint) {
-  const AutocastScope scope("mlp", device, key);
-  return mlp_op().call(scope.lower("input", input), scope.lower("weights", weights), scope.lower("biases", biases),
-                       activation, output_activation, params, output_params, checkpoint);
+Tensor mlp_autocast(Mlp op) {
+  const AutocastScope scope(Mlp::name, device, key);
+  const Tensor input = scope.lower("input", op.input.get());
+  const std::vector<Tensor> weights = scope.lower("weights", op.weights);
+  const OptionalTensors biases = scope.lower("biases", op.biases.get());
+  op.input = input;
+  op.weights = weights;
+  op.biases = biases;
+  return call_op(op);
 }
 
 }  // namespace
@@ -331,28 +296,28 @@ TORCH_LIBRARY_FRAGMENT(fastops, m) {
 }
 
 TORCH_LIBRARY_IMPL(fastops, Meta, m) {
-  m.impl("mlp", TORCH_FN(meta));
-  m.impl("mlp_forward", TORCH_FN(meta_forward));
-  m.impl("mlp_backward", TORCH_FN(backward_meta));
+  implement<Mlp, mlp_by<mlp_meta>>(m);
+  implement<MlpForward, mlp_forward_by<mlp_meta>>(m);
+  implement<MlpBackward, mlp_backward_meta>(m);
 }
 
 TORCH_LIBRARY_IMPL(fastops, CompositeExplicitAutograd, m) {
-  m.impl("mlp", FASTOPS_COMPOSITE("mlp", layered));
-  m.impl("mlp_forward", FASTOPS_COMPOSITE("mlp_forward", layered_forward));
-  m.impl("mlp_backward", FASTOPS_COMPOSITE("mlp_backward", backward));
+  implement_fallback<Mlp, mlp_by<mlp_fallback>>(m);
+  implement_fallback<MlpForward, mlp_forward_by<mlp_fallback>>(m);
+  implement_fallback<MlpBackward, mlp_backward_fallback>(m);
 }
 
 // The vmap behind torch.autograd.grad(is_grads_batched=True), which cannot loop over an op that returns a list. Also
 // what fastops.decompositions() takes: nothing here is computed in place.
 TORCH_LIBRARY_IMPL(fastops, Batched, m) {
-  m.impl("mlp", TORCH_FN(composite));
-  m.impl("mlp_forward", TORCH_FN(composite_forward));
-  m.impl("mlp_backward", TORCH_FN(composite_backward));
+  implement<Mlp, mlp_by<composite_mlp>>(m);
+  implement<MlpForward, mlp_forward_by<composite_mlp>>(m);
+  implement<MlpBackward, composite_mlp_backward>(m);
 }
 
 #define FASTOPS_AUTOCAST(DEVICE, KEY)                                                                           \
   TORCH_LIBRARY_IMPL(fastops, KEY, m) {                                                                         \
-    m.impl("mlp", TORCH_FN((autocast<c10::DeviceType::DEVICE, c10::DispatchKey::KEY>)));                        \
+    implement<Mlp, mlp_autocast<c10::DeviceType::DEVICE, c10::DispatchKey::KEY>>(m);                            \
     m.impl("mlp_forward", torch::CppFunction::makeFromBoxedFunction<below_autocast<c10::DispatchKey::KEY>>());  \
     m.impl("mlp_backward", torch::CppFunction::makeFromBoxedFunction<below_autocast<c10::DispatchKey::KEY>>()); \
   }

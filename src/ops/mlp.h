@@ -6,7 +6,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/util/SmallVector.h>
 
 #include <optional>
 #include <tuple>
@@ -14,53 +14,14 @@
 
 #include "export.h"
 #include "ops/activation_spec.h"
+#include "ops/operator.h"
 
 namespace fastops {
 
 using at::Tensor;
 using OptionalTensors = c10::List<std::optional<Tensor>>;
 
-// mlp(Tensor input, Tensor[] weights, Tensor?[] biases, str activation, str output_activation="identity",
-//     float[] params=[], float[] output_params=[], bool checkpoint=False) -> Tensor
-//
-// With `checkpoint`, autograd keeps the arguments alone, and the backward pass computes the hidden layers again. It
-// means nothing below autograd.
-using Mlp = Tensor(const Tensor&, at::TensorList, const OptionalTensors&, std::string_view, std::string_view,
-                   c10::ArrayRef<double>, c10::ArrayRef<double>, bool);
-FASTOPS_API const c10::TypedOperatorHandle<Mlp>& mlp_op();
-
-// mlp_forward: the same arguments but checkpoint -> (Tensor output, Tensor[] saved), for training. `saved` has one
-// tensor for each hidden layer, and z of the last layer where the derivative of output_activation needs it.
-using MlpForward = std::tuple<Tensor, std::vector<Tensor>>(const Tensor&, at::TensorList, const OptionalTensors&,
-                                                           std::string_view, std::string_view, c10::ArrayRef<double>,
-                                                           c10::ArrayRef<double>);
-FASTOPS_API const c10::TypedOperatorHandle<MlpForward>& mlp_forward_op();
-
-// mlp_backward(Tensor grad_output, Tensor input, Tensor[] weights, Tensor?[] biases, Tensor? output, Tensor[] saved,
-//              str activation, str output_activation, float[] params, float[] output_params, bool[] output_mask)
-//   -> Tensor[]
-//
-// `output` is given where the derivative of output_activation is had from it. output_mask has an entry for input,
-// weights[0], biases[0], weights[1], ...; the gradients it asks for are returned in that order, contiguous, but for
-// those of weights that are transposed matrices, which are transposed, too.
-using MlpBackward = std::vector<Tensor>(const Tensor&, const Tensor&, at::TensorList, const OptionalTensors&,
-                                        const std::optional<Tensor>&, at::TensorList, std::string_view,
-                                        std::string_view, c10::ArrayRef<double>, c10::ArrayRef<double>,
-                                        const c10::List<bool>&);
-FASTOPS_API const c10::TypedOperatorHandle<MlpBackward>& mlp_backward_op();
-
-// The parameters of mlp_forward, and of mlp before checkpoint; their names.
-#define FASTOPS_MLP_PARAMETERS                                                                             \
-  const Tensor &input, at::TensorList weights, const OptionalTensors &biases, std::string_view activation, \
-      std::string_view output_activation, c10::ArrayRef<double> params, c10::ArrayRef<double> output_params
-#define FASTOPS_MLP_ARGUMENTS input, weights, biases, activation, output_activation, params, output_params
-
-// linear_act(Tensor input, Tensor weight, Tensor? bias, str activation, float[] params=[]) -> Tensor
-using LinearAct = Tensor(const Tensor&, const Tensor&, const std::optional<Tensor>&, std::string_view,
-                         c10::ArrayRef<double>);
-FASTOPS_API const c10::TypedOperatorHandle<LinearAct>& linear_act_op();
-
-// The arguments of an mlp, checked.
+// The arguments of an mlp.
 struct MlpArguments {
   Tensor input;
   at::TensorList weights;
@@ -68,7 +29,7 @@ struct MlpArguments {
   ActivationSpec activation;
   ActivationSpec output_activation;
   // Several networks at once: every tensor has their dimension in front, but for weights and biases that they share.
-  // The check functions give single networks.
+  // The ops' arguments are single networks.
   bool ensemble = false;
 
   size_t layers() const { return weights.size(); }
@@ -82,21 +43,88 @@ struct MlpArguments {
   // Whether the derivative of the last layer takes the output itself.
   bool needs_output() const { return output_activation.id != Activation::identity && saves_output(layers() - 1); }
 };
-FASTOPS_API MlpArguments check_mlp(std::string_view op, const Tensor& input, at::TensorList weights,
-                                   const OptionalTensors& biases, std::string_view activation,
-                                   std::string_view output_activation, c10::ArrayRef<double> params,
-                                   c10::ArrayRef<double> output_params);
 
-// The arguments of mlp_backward.
-FASTOPS_API MlpArguments check_mlp_backward(const Tensor& grad_output, const Tensor& input, at::TensorList weights,
-                                            const OptionalTensors& biases, const std::optional<Tensor>& output,
-                                            at::TensorList saved, std::string_view activation,
-                                            std::string_view output_activation, c10::ArrayRef<double> params,
-                                            c10::ArrayRef<double> output_params, const c10::List<bool>& output_mask);
+// mlp_forward(Tensor input, Tensor[] weights, Tensor?[] biases, str activation, str output_activation="identity",
+//             float[] params=[], float[] output_params=[]) -> (Tensor output, Tensor[] saved)
+//
+// For training. `saved` has one tensor for each hidden layer, and z of the last layer where the derivative of
+// output_activation needs it.
+struct MlpForward {
+  static constexpr auto name = "mlp_forward";
+  using Result = std::tuple<Tensor, std::vector<Tensor>>;
+  In<Tensor> input;
+  at::TensorList weights;
+  In<OptionalTensors> biases;
+  std::string_view activation, output_activation;
+  c10::ArrayRef<double> params, output_params;
+  auto values() const {
+    return std::make_tuple(input, weights, biases, activation, output_activation, params, output_params);
+  }
+  FASTOPS_API MlpArguments checked() const;
+  // The same of arguments that have been checked.
+  FASTOPS_API MlpArguments resolved() const;
+};
 
-// One layer as an mlp, with messages that name linear_act's arguments.
-FASTOPS_API MlpArguments check_linear_act(const Tensor& input, at::TensorList weight, const std::optional<Tensor>& bias,
-                                          std::string_view activation, c10::ArrayRef<double> params);
+// mlp: the same arguments and bool checkpoint=False -> Tensor
+//
+// With `checkpoint`, autograd keeps the arguments alone, and the backward pass computes the hidden layers again. It
+// means nothing below autograd.
+struct Mlp : MlpForward {
+  static constexpr auto name = "mlp";
+  using Result = Tensor;
+  bool checkpoint;
+  auto values() const { return std::tuple_cat(MlpForward::values(), std::make_tuple(checkpoint)); }
+};
+
+// mlp_backward(Tensor grad_output, Tensor input, Tensor[] weights, Tensor?[] biases, Tensor? output, Tensor[] saved,
+//              str activation, str output_activation, float[] params, float[] output_params, bool[] output_mask)
+//   -> Tensor[]
+//
+// `output` is given where the derivative of output_activation is had from it. output_mask has an entry for input,
+// weights[0], biases[0], weights[1], ...; the gradients it asks for are returned in that order, contiguous, but for
+// those of weights that are transposed matrices, which are transposed, too.
+struct MlpBackwardArguments : MlpArguments {
+  Tensor grad_output;
+  Tensor output;  // undefined where it is not given
+  at::TensorList saved;
+  c10::SmallVector<bool, 9> output_mask;
+
+  bool wants_input() const { return output_mask[0]; }
+  bool wants_weight(size_t layer) const { return output_mask[1 + 2 * layer]; }
+  bool wants_bias(size_t layer) const { return output_mask[2 + 2 * layer]; }
+  // The lowest place of the mask that a gradient is wanted for: nothing below it is computed.
+  size_t lowest_wanted() const;
+};
+struct MlpBackward {
+  static constexpr auto name = "mlp_backward";
+  using Result = std::vector<Tensor>;
+  In<Tensor> grad_output, input;
+  at::TensorList weights;
+  In<OptionalTensors> biases;
+  In<std::optional<Tensor>> output;
+  at::TensorList saved;
+  std::string_view activation, output_activation;
+  c10::ArrayRef<double> params, output_params;
+  In<c10::List<bool>> output_mask;
+  auto values() const {
+    return std::make_tuple(grad_output, input, weights, biases, output, saved, activation, output_activation, params,
+                           output_params, output_mask);
+  }
+  FASTOPS_API MlpBackwardArguments checked() const;
+};
+
+// linear_act(Tensor input, Tensor weight, Tensor? bias, str activation, float[] params=[]) -> Tensor: an mlp of one
+// layer
+struct LinearAct {
+  static constexpr auto name = "linear_act";
+  using Result = Tensor;
+  In<Tensor> input, weight;
+  In<std::optional<Tensor>> bias;
+  std::string_view activation;
+  c10::ArrayRef<double> params;
+  auto values() const { return std::make_tuple(input, weight, bias, activation, params); }
+  FASTOPS_API MlpArguments checked() const;
+};
 
 // The layers one after another, in terms of differentiable ops; fills `saved` where given.
 FASTOPS_API Tensor composite_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved);
@@ -132,14 +160,11 @@ FASTOPS_API Tensor layered_mlp(const MlpArguments& mlp, std::vector<Tensor>* sav
                                const LayerSteps& steps = layer_steps);
 
 // mlp_backward with PyTorch's matrix products; `output` and `saved` as the functions above return and fill them.
-FASTOPS_API std::vector<Tensor> layered_mlp_backward(const MlpArguments& mlp, const Tensor& grad_output,
-                                                     const std::optional<Tensor>& output, at::TensorList saved,
-                                                     const c10::List<bool>& output_mask,
+FASTOPS_API std::vector<Tensor> layered_mlp_backward(const MlpBackwardArguments& mlp,
                                                      const LayerSteps& steps = layer_steps);
 
 // The backward in terms of differentiable ops. It computes the layers again: what the forward pass saved has no
 // history, and derivatives of the backward pass run through it.
-FASTOPS_API std::vector<Tensor> composite_mlp_backward(const MlpArguments& mlp, const Tensor& grad_output,
-                                                       const c10::List<bool>& output_mask);
+FASTOPS_API std::vector<Tensor> composite_mlp_backward(MlpBackwardArguments mlp);
 
 }  // namespace fastops

@@ -19,69 +19,63 @@ MlpArguments as_ensemble(const Vmap& vmap, const MlpArguments& mlp, std::vector<
   return {vmap.expand(mlp.input), weights, vmap.unwrap(mlp.biases), mlp.activation, mlp.output_activation, true};
 }
 
-using MlpResults = std::tuple<Tensor, std::vector<Tensor>>;
-
-MlpResults mlp_forward(FASTOPS_MLP_PARAMETERS) {
-  const MlpArguments mlp = check_mlp("mlp", FASTOPS_MLP_ARGUMENTS);
-  const Vmap vmap(input, weights, mlp.biases);
+MlpForward::Result mlp_forward_batched(MlpForward op) {
+  const MlpArguments mlp = op.checked();
+  const Vmap vmap(mlp.input, mlp.weights, mlp.biases);
   if (!has_batched_parameters(vmap, mlp)) {
-    return vmap.wrap(mlp_forward_op().call(vmap.expand(input), weights, biases, activation, output_activation, params,
-                                           output_params));
+    const Tensor input = vmap.expand(mlp.input);
+    op.input = input;
+    return vmap.wrap(call_op(op));
   }
   std::vector<Tensor> held;
   const MlpArguments ensemble = as_ensemble(vmap, mlp, held);
   std::vector<Tensor> saved;
   Tensor output = composite_mlp(ensemble, &saved);
-  return vmap.wrap(MlpResults(std::move(output), std::move(saved)));
+  return vmap.wrap(MlpForward::Result(std::move(output), std::move(saved)));
 }
 
-Tensor mlp(FASTOPS_MLP_PARAMETERS, bool checkpoint) {
-  const MlpArguments mlp = check_mlp("mlp", FASTOPS_MLP_ARGUMENTS);
-  const Vmap vmap(input, weights, mlp.biases);
+Tensor mlp_batched(Mlp op) {
+  const MlpArguments mlp = op.checked();
+  const Vmap vmap(mlp.input, mlp.weights, mlp.biases);
   if (!has_batched_parameters(vmap, mlp)) {
-    return vmap.wrap(mlp_op().call(vmap.expand(input), weights, biases, activation, output_activation, params,
-                                   output_params, checkpoint));
+    const Tensor input = vmap.expand(mlp.input);
+    op.input = input;
+    return vmap.wrap(call_op(op));
   }
   std::vector<Tensor> held;
   const MlpArguments ensemble = as_ensemble(vmap, mlp, held);
   return vmap.wrap(composite_mlp(ensemble, nullptr));
 }
 
-std::vector<Tensor> mlp_backward(const Tensor& grad_output, const Tensor& input, at::TensorList weights,
-                                 const OptionalTensors& biases, const std::optional<Tensor>& output,
-                                 at::TensorList saved, std::string_view activation, std::string_view output_activation,
-                                 c10::ArrayRef<double> params, c10::ArrayRef<double> output_params,
-                                 const c10::List<bool>& output_mask) {
-  const MlpArguments mlp = check_mlp_backward(grad_output, input, weights, biases, output, saved, activation,
-                                              output_activation, params, output_params, output_mask);
-  const Tensor last = output.value_or(Tensor());
-  const Vmap vmap(grad_output, input, weights, mlp.biases, last, saved);
-  const Tensor grad = vmap.expand(grad_output);
-  bool wants_parameters = false;
-  for (size_t i = 1; i < output_mask.size(); ++i) wants_parameters |= output_mask.get(i);
+std::vector<Tensor> mlp_backward_batched(MlpBackward op) {
+  const MlpBackwardArguments mlp = op.checked();
+  const Vmap vmap(mlp.grad_output, mlp.input, mlp.weights, mlp.biases, mlp.output, mlp.saved);
+  const Tensor grad_output = vmap.expand(mlp.grad_output);
+  const Tensor output = vmap.expand(mlp.output);
+  const std::vector<Tensor> saved = vmap.expand(mlp.saved);
+  const bool wants_parameters =
+      std::find(mlp.output_mask.begin() + 1, mlp.output_mask.end(), true) != mlp.output_mask.end();
   if (!wants_parameters && !has_batched_parameters(vmap, mlp)) {
-    const auto expanded_output = last.defined() ? std::optional(vmap.expand(last)) : std::nullopt;
-    return vmap.wrap(mlp_backward_op().call(grad, vmap.expand(input), weights, biases, expanded_output,
-                                            vmap.expand(saved), activation, output_activation, params, output_params,
-                                            output_mask));
+    const Tensor input = vmap.expand(mlp.input);
+    const auto expanded_output = output.defined() ? std::optional(output) : std::nullopt;
+    op.grad_output = grad_output;
+    op.input = input;
+    op.output = expanded_output;
+    op.saved = saved;
+    return vmap.wrap(call_op(op));
   }
   std::vector<Tensor> held;
-  const MlpArguments ensemble = as_ensemble(vmap, mlp, held);
-  if (may_be_differentiated(grad) || may_be_differentiated(ensemble.input) || may_be_differentiated(ensemble.weights) ||
-      may_be_differentiated(ensemble.biases)) {
-    return vmap.wrap(composite_mlp_backward(ensemble, grad, output_mask));
+  const MlpBackwardArguments ensemble{as_ensemble(vmap, mlp, held), grad_output, output, saved, mlp.output_mask};
+  if (may_be_differentiated(grad_output) || may_be_differentiated(ensemble.input) ||
+      may_be_differentiated(ensemble.weights) || may_be_differentiated(ensemble.biases)) {
+    return vmap.wrap(composite_mlp_backward(ensemble));
   }
-  return vmap.wrap(layered_mlp_backward(ensemble, grad, vmap.expand(last), vmap.expand(saved), output_mask));
+  return vmap.wrap(layered_mlp_backward(ensemble));
 }
 
 // Of a gated_mlp: its weights and biases; the same as an ensemble.
 std::vector<Tensor> parameters_of(const GatedMlpArguments& mlp) {
-  return {mlp.gate_weight,
-          mlp.up_weight,
-          mlp.down_weight,
-          mlp.gate_bias.value_or(Tensor()),
-          mlp.up_bias.value_or(Tensor()),
-          mlp.down_bias.value_or(Tensor())};
+  return {mlp.gate_weight, mlp.up_weight, mlp.down_weight, mlp.gate_bias, mlp.up_bias, mlp.down_bias};
 }
 
 GatedMlpArguments as_ensemble(const Vmap& vmap, const GatedMlpArguments& mlp) {
@@ -89,52 +83,60 @@ GatedMlpArguments as_ensemble(const Vmap& vmap, const GatedMlpArguments& mlp) {
   return {vmap.expand(mlp.input), p[0], p[1], p[2], p[3], p[4], p[5], mlp.activation, true};
 }
 
-std::tuple<Tensor, Tensor, Tensor> gated_mlp_forward(FASTOPS_GATED_MLP_PARAMETERS) {
-  const auto mlp = check_gated_mlp(FASTOPS_GATED_MLP_ARGUMENTS);
+GatedMlpForward::Result gated_mlp_forward_batched(GatedMlpForward op) {
+  const GatedMlpArguments mlp = op.checked();
   const std::vector<Tensor> parameters = parameters_of(mlp);
-  const Vmap vmap(input, parameters);
+  const Vmap vmap(mlp.input, parameters);
   if (vmap.is_batched(parameters)) return vmap.wrap(composite_gated_mlp(as_ensemble(vmap, mlp)));
-  return vmap.wrap(gated_mlp_forward_op().call(vmap.expand(input), gate_weight, up_weight, down_weight, gate_bias,
-                                               up_bias, down_bias, activation, params));
+  const Tensor input = vmap.expand(mlp.input);
+  op.input = input;
+  return vmap.wrap(call_op(op));
 }
 
-Tensor gated_mlp(FASTOPS_GATED_MLP_PARAMETERS, bool checkpoint) {
-  const auto mlp = check_gated_mlp(FASTOPS_GATED_MLP_ARGUMENTS);
+Tensor gated_mlp_batched(GatedMlp op) {
+  const GatedMlpArguments mlp = op.checked();
   const std::vector<Tensor> parameters = parameters_of(mlp);
-  const Vmap vmap(input, parameters);
+  const Vmap vmap(mlp.input, parameters);
   if (vmap.is_batched(parameters)) return vmap.wrap(std::get<0>(composite_gated_mlp(as_ensemble(vmap, mlp))));
-  return vmap.wrap(gated_mlp_op().call(vmap.expand(input), gate_weight, up_weight, down_weight, gate_bias, up_bias,
-                                       down_bias, activation, params, checkpoint));
+  const Tensor input = vmap.expand(mlp.input);
+  op.input = input;
+  return vmap.wrap(call_op(op));
 }
 
-std::vector<Tensor> gated_mlp_backward(FASTOPS_GATED_MLP_BACKWARD_PARAMETERS, std::array<bool, 7> output_mask) {
-  const auto mlp = check_gated_mlp_backward(FASTOPS_GATED_MLP_BACKWARD_ARGUMENTS);
+std::vector<Tensor> gated_mlp_backward_batched(GatedMlpBackward op) {
+  const GatedMlpBackwardArguments mlp = op.checked();
   const std::vector<Tensor> parameters = parameters_of(mlp);
-  const Vmap vmap(grad_output, input, parameters, gate, up);
-  const Tensor grad = vmap.expand(grad_output);
-  const bool wants_parameters = std::find(output_mask.begin() + 1, output_mask.end(), true) != output_mask.end();
+  const Vmap vmap(mlp.grad_output, mlp.input, parameters, mlp.gate, mlp.up);
+  const Tensor grad_output = vmap.expand(mlp.grad_output);
+  const Tensor gate = vmap.expand(mlp.gate);
+  const Tensor up = vmap.expand(mlp.up);
+  const bool wants_parameters =
+      std::find(mlp.output_mask.begin() + 1, mlp.output_mask.end(), true) != mlp.output_mask.end();
   if (!wants_parameters && !vmap.is_batched(parameters)) {
-    return vmap.wrap(gated_mlp_backward_op().call(grad, vmap.expand(input), gate_weight, up_weight, down_weight,
-                                                  gate_bias, up_bias, vmap.expand(gate), vmap.expand(up), activation,
-                                                  params, output_mask));
+    const Tensor input = vmap.expand(mlp.input);
+    op.grad_output = grad_output;
+    op.input = input;
+    op.gate = gate;
+    op.up = up;
+    return vmap.wrap(call_op(op));
   }
-  const auto ensemble = as_ensemble(vmap, mlp);
-  if (may_be_differentiated(grad) || may_be_differentiated(ensemble.input) ||
+  const GatedMlpBackwardArguments ensemble{as_ensemble(vmap, mlp), grad_output, gate, up, mlp.output_mask};
+  if (may_be_differentiated(grad_output) || may_be_differentiated(ensemble.input) ||
       may_be_differentiated(parameters_of(ensemble))) {
-    return vmap.wrap(composite_gated_mlp_backward(ensemble, grad, output_mask));
+    return vmap.wrap(composite_gated_mlp_backward(ensemble));
   }
-  return vmap.wrap(layered_gated_mlp_backward(ensemble, grad, vmap.expand(gate), vmap.expand(up), output_mask));
+  return vmap.wrap(layered_gated_mlp_backward(ensemble));
 }
 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(fastops, FuncTorchBatched, m) {
-  m.impl("mlp", TORCH_FN(mlp));
-  m.impl("mlp_forward", TORCH_FN(mlp_forward));
-  m.impl("mlp_backward", TORCH_FN(mlp_backward));
-  m.impl("gated_mlp", TORCH_FN(gated_mlp));
-  m.impl("gated_mlp_forward", TORCH_FN(gated_mlp_forward));
-  m.impl("gated_mlp_backward", TORCH_FN(gated_mlp_backward));
+  implement<Mlp, mlp_batched>(m);
+  implement<MlpForward, mlp_forward_batched>(m);
+  implement<MlpBackward, mlp_backward_batched>(m);
+  implement<GatedMlp, gated_mlp_batched>(m);
+  implement<GatedMlpForward, gated_mlp_forward_batched>(m);
+  implement<GatedMlpBackward, gated_mlp_backward_batched>(m);
 }
 
 }  // namespace fastops

@@ -63,7 +63,7 @@ py::object mlp_of_linears(const Tensor& input, const py::dict& modules, const st
   Tensor output;
   {
     py::gil_scoped_release no_gil;
-    output = mlp_op().call(input, weights, biases, activation, output_activation, params, output_params, checkpoint);
+    output = call_op(Mlp{{input, weights, biases, activation, output_activation, params, output_params}, checkpoint});
   }
   return py::cast(std::move(output));
 }
@@ -77,8 +77,8 @@ py::object gated_mlp(const Tensor& input, py::handle gate, py::handle up, py::ha
   Tensor output;
   {
     py::gil_scoped_release no_gil;
-    output = gated_mlp_op().call(input, g->weight, u->weight, d->weight, g->bias, u->bias, d->bias, activation, params,
-                                 checkpoint);
+    output = call_op(
+        GatedMlp{{input, g->weight, u->weight, d->weight, g->bias, u->bias, d->bias, activation, params}, checkpoint});
   }
   return py::cast(std::move(output));
 }
@@ -99,7 +99,7 @@ py::object mlp_of_modules(py::handle input, const py::dict& modules, bool checkp
     const auto& [weights, biases, hidden, last] = *network;
     const Tensor& x = THPVariable_Unpack(input.ptr());
     py::gil_scoped_release no_gil;
-    output = mlp_op().call(x, weights, biases, hidden.name, last.name, hidden.params, last.params, checkpoint);
+    output = call_op(Mlp{{x, weights, biases, hidden.name, last.name, hidden.params, last.params}, checkpoint});
   }
   return py::cast(std::move(output));
 }
@@ -129,14 +129,14 @@ py::object linear_act_of_modules(py::handle input, py::handle parameters, const 
   {
     const Tensor& x = THPVariable_Unpack(input.ptr());
     py::gil_scoped_release no_gil;
-    output = linear_act_op().call(x, layer->weight, layer->bias, function->name, function->params);
+    output = call_op(LinearAct{x, layer->weight, layer->bias, function->name, function->params});
   }
   return py::cast(std::move(output));
 }
 
 Tensor linear_act(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
                   const std::string& activation, const std::vector<double>& params) {
-  return linear_act_op().call(input, weight, bias, activation, params);
+  return call_op(LinearAct{input, weight, bias, activation, params});
 }
 
 py::tuple memory_stats() {

@@ -28,16 +28,16 @@ inline const void* const_data(const Tensor& tensor) {
   return tensor.defined() ? host_pointer(tensor.const_data_ptr()) : nullptr;
 }
 
-// What a kernel may compute and is not asked for.
-inline constexpr fastops::cpu::Rows no_rows{nullptr, 0};
-
-// A tensor [..., columns] as a matrix; its rows are contiguous and `stride` elements apart.
+// A tensor [..., columns] as a matrix. Its rows are contiguous, and evenly spaced: those of the half of a contiguous
+// tensor are further apart than they are long. What a kernel may compute and is not asked for is an undefined tensor.
 inline int64_t columns(const Tensor& tensor) { return tensor.dim() == 0 ? 1 : tensor.size(-1); }
 inline int64_t rows(const Tensor& tensor) { return columns(tensor) == 0 ? 0 : tensor.numel() / columns(tensor); }
-inline fastops::cpu::Rows row_data(const Tensor& tensor, int64_t stride) { return {data(tensor), stride}; }
-inline fastops::cpu::ConstRows const_row_data(const Tensor& tensor, int64_t stride) {
-  return {const_data(tensor), stride};
+inline int64_t row_stride(const Tensor& tensor) { return tensor.is_contiguous() ? columns(tensor) : tensor.stride(-2); }
+inline fastops::cpu::Rows rows_of(const Tensor& tensor) {
+  if (!tensor.defined()) return {nullptr, 0};
+  return {data(tensor), row_stride(tensor)};
 }
+inline fastops::cpu::ConstRows const_rows_of(const Tensor& tensor) { return {const_data(tensor), row_stride(tensor)}; }
 
 // The tensor, with its elements in the order in which `like` has them.
 inline Tensor in_layout_of(const Tensor& like, const Tensor& tensor) {

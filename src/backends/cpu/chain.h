@@ -8,30 +8,6 @@
 
 namespace fastops::cpu {
 
-inline int64_t row_count(const at::Tensor& tensor) {
-  int64_t rows = 1;
-  for (int64_t d = 0; d + 1 < tensor.dim(); ++d) rows *= tensor.size(d);
-  return rows;
-}
-
-inline int64_t element_count(at::TensorList tensors) {
-  int64_t elements = 0;
-  for (const at::Tensor& tensor : tensors) elements += tensor.numel();
-  return elements;
-}
-
-// The elements of the weights with as many rows and columns as vectors of 16 numbers make of them.
-inline int64_t padded_count(at::TensorList weights) {
-  const auto padded = [](int64_t features) { return (features + 15) / 16 * 16; };
-  int64_t elements = 0;
-  for (const at::Tensor& weight : weights) elements += padded(weight.size(0)) * padded(weight.size(1));
-  return elements;
-}
-
-inline bool use_gemm(const at::Tensor& input, at::TensorList weights, Pass pass) {
-  return use_gemm(dtype_of(input), row_count(input), element_count(weights), padded_count(weights), pass);
-}
-
 // The left-hand matrix of a chain's first product: a tensor itself, or a copy of it in the type that is computed with
 // and with a stride that the caches like.
 class LeftHand {
@@ -137,6 +113,10 @@ class Chain {
   Rows rows_of(const at::Tensor& result, int64_t row) const {
     if (!result.defined()) return {nullptr, 0};
     return from_row(Rows{byte_data(result), result.size(-1)}, row, dtype_);
+  }
+
+  static bool hold_nothing(at::TensorList results) {
+    return std::all_of(results.begin(), results.end(), [](const at::Tensor& result) { return result.numel() == 0; });
   }
 
   static void set_to_zero(std::vector<at::Tensor>& results) {

@@ -1,13 +1,6 @@
 // gated_mlp as a chain of matrix products: both projections of the input in one stage, the down projection in the next.
-#include "ops/gated_mlp.h"
-
-#include <torch/library.h>
-
-#include "backends/cpu/bias_act.h"
 #include "backends/cpu/chain.h"
-#include "backends/cpu/gated_act.h"
-#include "ops/checks.h"
-#include "ops/matrix.h"
+#include "backends/cpu/networks.h"
 
 namespace fastops::cpu {
 namespace {
@@ -15,9 +8,7 @@ namespace {
 std::array<Tensor, 3> weights_of(const GatedMlpArguments& mlp) {
   return {mlp.gate_weight, mlp.up_weight, mlp.down_weight};
 }
-std::array<Tensor, 3> biases_of(const GatedMlpArguments& mlp) {
-  return {value_or_undefined(mlp.gate_bias), value_or_undefined(mlp.up_bias), value_or_undefined(mlp.down_bias)};
-}
+std::array<Tensor, 3> biases_of(const GatedMlpArguments& mlp) { return {mlp.gate_bias, mlp.up_bias, mlp.down_bias}; }
 
 class Layers : protected Chain {
  protected:
@@ -42,7 +33,7 @@ class Forward : Layers {
     output_ = rows_result(down_layer().out_features);
     if (saves) gate_ = rows_result(hidden_features());
     if (saves) up_ = rows_result(hidden_features());
-    if (output_.numel() > 0 || (saves && gate_.numel() > 0)) compute();
+    if (!hold_nothing({output_, gate_, up_})) compute();
     return {std::move(output_), std::move(gate_), std::move(up_)};
   }
 
@@ -82,9 +73,8 @@ class Forward : Layers {
 
 class Backward : Layers {
  public:
-  Backward(const GatedMlpArguments& mlp, const Tensor& grad_output, const Tensor& gate, const Tensor& up,
-           std::array<bool, 7> mask)
-      : Layers(mlp, 2), grad_output_(grad_output, dtype_), gate_(gate), up_(up), mask_(mask) {}
+  explicit Backward(const GatedMlpBackwardArguments& mlp)
+      : Layers(mlp, 2), grad_output_(mlp.grad_output, dtype_), gate_(mlp.gate), up_(mlp.up), mask_(mlp.output_mask) {}
 
   std::vector<Tensor> run() {
     make_results();
@@ -172,46 +162,16 @@ class Backward : Layers {
   Product to_hidden_{}, by_gate_{}, by_up_{};
 };
 
-// With PyTorch's matrix products.
-std::tuple<Tensor, Tensor, Tensor> layered_forward(const GatedMlpArguments& mlp, bool saves) {
-  const auto linear = [](const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
-    return layer_steps.forward(x, weight, value_or_undefined(bias), {Activation::identity, {}}, /*keeps_z=*/false).y;
-  };
-  const Tensor x = as_matrix(mlp.input);
-  const Tensor gate = linear(x, mlp.gate_weight, mlp.gate_bias);
-  const Tensor up = linear(x, mlp.up_weight, mlp.up_bias);
-  const Tensor hidden = saves ? empty_result_like(gate) : gate;
-  act_mul_into(mlp.activation, gate, up, hidden);
-  const Tensor output = linear(hidden, mlp.down_weight, mlp.down_bias);
-  return {with_leading_dims(output, mlp.input), with_leading_dims(gate, mlp.input), with_leading_dims(up, mlp.input)};
-}
-
-std::tuple<Tensor, Tensor, Tensor> run_forward(const GatedMlpArguments& mlp, bool saves) {
-  return use_gemm(mlp.input, weights_of(mlp), Pass::forward) ? Forward(mlp).run(saves) : layered_forward(mlp, saves);
-}
-
-Tensor gated_mlp(FASTOPS_GATED_MLP_PARAMETERS, bool) {
-  return std::get<0>(run_forward(check_gated_mlp(FASTOPS_GATED_MLP_ARGUMENTS), /*saves=*/false));
-}
-
-std::tuple<Tensor, Tensor, Tensor> gated_mlp_forward(FASTOPS_GATED_MLP_PARAMETERS) {
-  return run_forward(check_gated_mlp(FASTOPS_GATED_MLP_ARGUMENTS), /*saves=*/true);
-}
-
-std::vector<Tensor> gated_mlp_backward(FASTOPS_GATED_MLP_BACKWARD_PARAMETERS, std::array<bool, 7> output_mask) {
-  const auto mlp = check_gated_mlp_backward(FASTOPS_GATED_MLP_BACKWARD_ARGUMENTS);
-  if (!use_gemm(mlp.input, weights_of(mlp), Pass::backward)) {
-    return layered_gated_mlp_backward(mlp, grad_output, gate, up, output_mask, gated_steps);
-  }
-  return Backward(mlp, grad_output, gate, up, output_mask).run();
-}
-
 }  // namespace
 
-TORCH_LIBRARY_IMPL(fastops, CPU, m) {
-  m.impl("gated_mlp", TORCH_FN(gated_mlp));
-  m.impl("gated_mlp_forward", TORCH_FN(gated_mlp_forward));
-  m.impl("gated_mlp_backward", TORCH_FN(gated_mlp_backward));
+std::optional<GatedMlpForward::Result> try_gated_mlp(const GatedMlpArguments& mlp, bool saves) {
+  if (!use_gemm(mlp.input, weights_of(mlp), Pass::forward)) return std::nullopt;
+  return Forward(mlp).run(saves);
+}
+
+std::optional<std::vector<Tensor>> try_gated_mlp_backward(const GatedMlpBackwardArguments& mlp) {
+  if (!use_gemm(mlp.input, weights_of(mlp), Pass::backward)) return std::nullopt;
+  return Backward(mlp).run();
 }
 
 }  // namespace fastops::cpu

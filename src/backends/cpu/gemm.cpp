@@ -109,24 +109,47 @@ Products wanted_products() {
 }
 const ReadAtImport products_at_import([] { wanted_products(); });
 
+// The elements of the weights with as many rows and columns as vectors of 16 numbers make of them.
+int64_t padded_count(at::TensorList weights) {
+  const auto padded = [](int64_t features) { return (features + 15) / 16 * 16; };
+  int64_t elements = 0;
+  for (const at::Tensor& weight : weights) elements += padded(weight.size(0)) * padded(weight.size(1));
+  return elements;
+}
+
 }  // namespace
 
-bool use_gemm(Dtype dtype, int64_t rows, int64_t weights, int64_t padded, Pass pass) {
+int64_t row_count(const at::Tensor& tensor) {
+  int64_t rows = 1;
+  for (int64_t d = 0; d + 1 < tensor.dim(); ++d) rows *= tensor.size(d);
+  return rows;
+}
+
+int64_t element_count(at::TensorList tensors) {
+  int64_t elements = 0;
+  for (const at::Tensor& tensor : tensors) elements += tensor.numel();
+  return elements;
+}
+
+bool use_gemm(const at::Tensor& input, at::TensorList weights, Pass pass) {
   const Products wanted = wanted_products();
   if (wanted != Products::fastest) return wanted == Products::own;
+  const Dtype dtype = dtype_of(input);
   if (!gemm_kernels(dtype).multiply) return false;
   const CpuTraits cpu = cpu_traits();
   // PyTorch's oneDNN uses the instructions for 16-bit numbers.
   if (dtype == Dtype::bfloat16) return !cpu.has_bfloat16;
   if (dtype == Dtype::float16) return !cpu.has_float16;
+  const int64_t rows = row_count(input);
+  const int64_t elements = element_count(weights);
   // Layers from or to very few features leave most of each vector unused; PyTorch's product with a vector does not.
-  if (rows >= 4096 && 12 * weights < padded) return false;
+  if (rows >= 4096 && 12 * elements < padded_count(weights)) return false;
   // On its own CPUs, Intel's MKL takes the weights of few rows without packing them, and reaches 90% of the peak with
   // large ones and in the backward pass, which packs everything twice here; elsewhere it does not.
   constexpr int64_t small_weights = 32 * 1024;
   constexpr int64_t large_weights = 1024 * 1024;
-  if (weights <= small_weights) return true;
-  if (cpu.is_intel) return pass == Pass::forward && rows >= 256 && weights <= large_weights;
+  if (elements <= small_weights) return true;
+  if (cpu.is_intel) return pass == Pass::forward && rows >= 256 && elements <= large_weights;
   return rows >= 32;  // what packing costs is spread over the rows
 }
 

@@ -22,10 +22,13 @@ inline Rows from_row(Rows matrix, int64_t row, Dtype dtype) {
 
 enum class Pass { forward, backward };
 
-// Whether to use the matrix products here for layers with `weights` elements in all their weights, `padded` with those
-// that fill up their vectors, and `rows` rows of input, rather than PyTorch's: whether the instruction set in use has
-// them, and they are the faster ones on this CPU.
-bool use_gemm(Dtype dtype, int64_t rows, int64_t weights, int64_t padded, Pass pass);
+// The rows of a tensor [..., columns], and the elements of several tensors.
+int64_t row_count(const at::Tensor& tensor);
+int64_t element_count(at::TensorList tensors);
+
+// Whether to use the matrix products here for layers with these weights, rather than PyTorch's: whether the instruction
+// set in use has them, and they are the faster ones on this CPU.
+bool use_gemm(const at::Tensor& input, at::TensorList weights, Pass pass);
 
 // How many threads serve `operations` multiplications.
 int64_t threads_for(int64_t operations);

@@ -1,12 +1,6 @@
 // mlp and linear_act as chains of matrix products.
-#include "ops/mlp.h"
-
-#include <torch/library.h>
-
-#include <algorithm>
-
-#include "backends/cpu/bias_act.h"
 #include "backends/cpu/chain.h"
+#include "backends/cpu/networks.h"
 #include "ops/matrix.h"
 
 namespace fastops::cpu {
@@ -36,8 +30,7 @@ class Forward : Layers {
         if (mlp_.saves(i)) saved->push_back(rows_result(out_features(i)));
       }
     }
-    const auto holds_nothing = [](const Tensor& result) { return result.numel() == 0; };
-    if (holds_nothing(output) && (!saved || std::all_of(saved->begin(), saved->end(), holds_nothing))) return output;
+    if (hold_nothing(output) && (!saved || hold_nothing(*saved))) return output;
     c10::SmallVector<Product, 4> products;
     c10::SmallVector<Rows, 4> hidden;
     input_.take(workspace_, chunk_rows());
@@ -78,30 +71,27 @@ class Forward : Layers {
 
 class Backward : Layers {
  public:
-  Backward(const MlpArguments& mlp, const Tensor& grad_output, const std::optional<Tensor>& output,
-           at::TensorList saved, const c10::List<bool>& mask)
-      : Layers(mlp, 2), grad_output_(grad_output, dtype_) {
+  explicit Backward(const MlpBackwardArguments& mlp)
+      : Layers(mlp, 2), backward_(mlp), lowest_(mlp.lowest_wanted()), grad_output_(mlp.grad_output, dtype_) {
     for (size_t i = 0; i < mlp.layers(); ++i) {
       const bool last = i + 1 == mlp.layers();
-      if (i < saved.size()) {
-        saved_.emplace_back(saved[i]);
+      if (i < mlp.saved.size()) {
+        saved_.emplace_back(mlp.saved[i]);
       } else {
-        saved_.emplace_back(last && mlp.needs_output() ? *output : grad_output);  // the latter for identity: not read
+        saved_.emplace_back(last && mlp.needs_output() ? mlp.output : mlp.grad_output);  // the latter: not read
       }
     }
-    for (bool wanted : mask) mask_.push_back(wanted);
-    while (lowest_ < mask_.size() && !mask_[lowest_]) ++lowest_;
   }
 
   std::vector<Tensor> run() {
     make_results();
     if (is_empty()) {
       set_to_zero(results_);
-    } else if (lowest_ < mask_.size()) {
+    } else if (lowest_ < backward_.output_mask.size()) {
       compute();
     }
     for (size_t i = 0; i < mlp_.layers(); ++i) {
-      if (wants_weight(i)) results_[1 + 2 * i] = in_layout_of(mlp_.weights[i], results_[1 + 2 * i]);
+      if (backward_.wants_weight(i)) results_[1 + 2 * i] = in_layout_of(mlp_.weights[i], results_[1 + 2 * i]);
     }
     erase_undefined(results_);
     return std::move(results_);
@@ -127,15 +117,12 @@ class Backward : Layers {
     });
   }
 
-  bool wants_weight(size_t layer) const { return mask_[1 + 2 * layer]; }
-  bool wants_bias(size_t layer) const { return mask_[2 + 2 * layer]; }
-
   void make_results() {
-    results_.resize(mask_.size());
-    if (mask_[0]) results_[0] = rows_result(in_features(0));
+    results_.resize(backward_.output_mask.size());
+    if (backward_.wants_input()) results_[0] = rows_result(in_features(0));
     for (size_t i = 0; i < mlp_.layers(); ++i) {
-      if (wants_weight(i)) results_[1 + 2 * i] = empty_parameter({out_features(i), in_features(i)});
-      if (wants_bias(i)) results_[2 + 2 * i] = empty_parameter({out_features(i)});
+      if (backward_.wants_weight(i)) results_[1 + 2 * i] = empty_parameter({out_features(i), in_features(i)});
+      if (backward_.wants_bias(i)) results_[2 + 2 * i] = empty_parameter({out_features(i)});
     }
   }
 
@@ -157,7 +144,7 @@ class Backward : Layers {
     }
     StoreArguments input_gradient{};
     for (size_t i = layers; i-- > first_layer;) {
-      if (wants_weight(i) || wants_bias(i)) parameters.push_back(parameter_gradients(i, dz, row));
+      if (backward_.wants_weight(i) || backward_.wants_bias(i)) parameters.push_back(parameter_gradients(i, dz, row));
       if (i == first_layer && lowest_ > 0) break;
       Stage stage;
       stage.products.push_back(products_[i]);
@@ -193,57 +180,25 @@ class Backward : Layers {
     return {dz, /*dz_converted=*/true, out_features(layer), input, results_[1 + 2 * layer], results_[2 + 2 * layer]};
   }
 
+  const MlpBackwardArguments& backward_;
+  size_t lowest_;
   LeftHand grad_output_;
   c10::SmallVector<RowView, 4> saved_;
-  c10::SmallVector<bool, 9> mask_;
-  size_t lowest_ = 0;  // the lowest place of the mask for which a gradient is wanted: nothing below it is computed
   std::vector<Tensor> results_;
   c10::SmallVector<Product, 4> products_;
   c10::SmallVector<Rows, 4> dz_;
 };
 
-Tensor mlp(FASTOPS_MLP_PARAMETERS, bool) {
-  const MlpArguments arguments = check_mlp("mlp", FASTOPS_MLP_ARGUMENTS);
-  if (!use_gemm(arguments.input, arguments.weights, Pass::forward)) return layered_mlp(arguments, nullptr, layer_steps);
-  return Forward(arguments).run(nullptr);
-}
-
-std::tuple<Tensor, std::vector<Tensor>> mlp_forward(FASTOPS_MLP_PARAMETERS) {
-  const MlpArguments arguments = check_mlp("mlp", FASTOPS_MLP_ARGUMENTS);
-  std::vector<Tensor> saved;
-  Tensor output = use_gemm(arguments.input, arguments.weights, Pass::forward)
-                      ? Forward(arguments).run(&saved)
-                      : layered_mlp(arguments, &saved, layer_steps);
-  return {std::move(output), std::move(saved)};
-}
-
-std::vector<Tensor> mlp_backward(const Tensor& grad_output, const Tensor& input, at::TensorList weights,
-                                 const OptionalTensors& biases, const std::optional<Tensor>& output,
-                                 at::TensorList saved, std::string_view activation, std::string_view output_activation,
-                                 c10::ArrayRef<double> params, c10::ArrayRef<double> output_params,
-                                 const c10::List<bool>& output_mask) {
-  const MlpArguments arguments = check_mlp_backward(grad_output, input, weights, biases, output, saved, activation,
-                                                    output_activation, params, output_params, output_mask);
-  if (!use_gemm(arguments.input, arguments.weights, Pass::backward)) {
-    return layered_mlp_backward(arguments, grad_output, output, saved, output_mask, layer_steps);
-  }
-  return Backward(arguments, grad_output, output, saved, output_mask).run();
-}
-
-Tensor linear_act(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
-                  std::string_view activation, c10::ArrayRef<double> params) {
-  const MlpArguments arguments = check_linear_act(input, weight, bias, activation, params);
-  if (!use_gemm(arguments.input, arguments.weights, Pass::forward)) return layered_mlp(arguments, nullptr, layer_steps);
-  return Forward(arguments).run(nullptr);
-}
-
 }  // namespace
 
-TORCH_LIBRARY_IMPL(fastops, CPU, m) {
-  m.impl("mlp", TORCH_FN(mlp));
-  m.impl("mlp_forward", TORCH_FN(mlp_forward));
-  m.impl("mlp_backward", TORCH_FN(mlp_backward));
-  m.impl("linear_act", TORCH_FN(linear_act));
+std::optional<Tensor> try_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved) {
+  if (!use_gemm(mlp.input, mlp.weights, Pass::forward)) return std::nullopt;
+  return Forward(mlp).run(saved);
+}
+
+std::optional<std::vector<Tensor>> try_mlp_backward(const MlpBackwardArguments& mlp) {
+  if (!use_gemm(mlp.input, mlp.weights, Pass::backward)) return std::nullopt;
+  return Backward(mlp).run();
 }
 
 }  // namespace fastops::cpu

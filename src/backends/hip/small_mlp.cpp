@@ -79,18 +79,16 @@ Tensor small_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved) {
   return output;
 }
 
-std::vector<Tensor> small_mlp_gradients(const MlpArguments& mlp, const Tensor& grad_output,
-                                        const std::optional<Tensor>& output, at::TensorList saved,
-                                        const c10::List<bool>& output_mask) {
+std::vector<Tensor> small_mlp_gradients(const MlpBackwardArguments& mlp) {
   SmallMlp small = arguments_of(mlp);
   std::vector<Tensor> kept;
-  for (const Tensor& tensor : saved) kept.push_back(tensor.contiguous());
-  if (mlp.needs_output()) kept.push_back(output->contiguous());
+  for (const Tensor& tensor : mlp.saved) kept.push_back(tensor.contiguous());
+  if (mlp.needs_output()) kept.push_back(mlp.output.contiguous());
   for (size_t i = 0; i < kept.size(); ++i) small.layers[i].kept = data_of(kept[i]);
 
-  std::vector<Tensor> grads(output_mask.size());
+  std::vector<Tensor> grads(mlp.output_mask.size());
   const auto result = [&](size_t place, at::IntArrayRef sizes) -> void* {
-    if (!output_mask.get(place)) return nullptr;
+    if (!mlp.output_mask[place]) return nullptr;
     grads[place] = at::empty(sizes, mlp.input.options());
     return grads[place].mutable_data_ptr();
   };
@@ -102,7 +100,7 @@ std::vector<Tensor> small_mlp_gradients(const MlpArguments& mlp, const Tensor& g
   const auto is_unwanted = [](const Tensor& grad) { return !grad.defined(); };
   if (std::all_of(grads.begin(), grads.end(), is_unwanted)) return {};
   const Tensor block_sums = at::empty({small_mlp_sums(small)}, mlp.input.options().dtype(compute_type(mlp.input)));
-  const Tensor grad = as_matrix(grad_output);
+  const Tensor grad = as_matrix(mlp.grad_output);
   const Tensor input = as_matrix(mlp.input);
   check(small_mlp_backward(small, matrix_of(grad), matrix_of(input), input_grad, block_sums.mutable_data_ptr()));
   for (size_t i = 0; i < mlp.layers(); ++i) {

@@ -11,8 +11,6 @@ bool use_small_mlp(const MlpArguments& mlp);
 // The output; fills `saved` where given.
 Tensor small_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved);
 
-std::vector<Tensor> small_mlp_gradients(const MlpArguments& mlp, const Tensor& grad_output,
-                                        const std::optional<Tensor>& output, at::TensorList saved,
-                                        const c10::List<bool>& output_mask);
+std::vector<Tensor> small_mlp_gradients(const MlpBackwardArguments& mlp);
 
 }  // namespace fastops::hip

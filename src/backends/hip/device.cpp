@@ -1,0 +1,136 @@
+// The ops on GPU tensors: from tensors to the launchers' arguments.
+#include "ops/device.h"
+
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/mm.h>
+
+#include <array>
+
+#include "backends/hip/launch.h"
+#include "backends/hip/small_mlp.h"
+
+namespace fastops::hip {
+namespace {
+
+// The memory of a tensor that kernels write to; null where there is none.
+void* result_data(const Tensor& tensor) { return tensor.defined() ? tensor.mutable_data_ptr() : nullptr; }
+
+// Each function finds strides that make a grid; where there are none, it takes copies.
+struct Device {
+  using Guard = c10::DeviceGuard;
+
+  static Tensor empty(at::IntArrayRef sizes, const Tensor& like) { return at::empty(sizes, like.options()); }
+  static Tensor empty_like(const Tensor& like) { return at::empty_like(like); }
+
+  static void activation(const ActivationSpec& f, const Tensor& x, const Tensor& y) {
+    if (const auto grid = find_grid({y}, {x})) {
+      check(activation_forward(call_for(f, y, *grid), grid->matrices[1], grid->matrices[0]));
+    } else if (y.is_non_overlapping_and_dense()) {
+      y.copy_(x);
+      activation(f, y, y);
+    } else {
+      const Tensor dense = empty_like(x);
+      activation(f, x, dense);
+      y.copy_(dense);
+    }
+  }
+
+  static void activation_backward(const ActivationBackwardArguments& backward, const Tensor& result) {
+    std::array<Tensor, 2> inputs = {backward.grad_output, backward.saved};
+    auto grid = find_grid({result}, inputs);
+    if (!grid) {
+      // They make one once all are in the result's layout.
+      for (Tensor& input : inputs) input = at::empty_like(result).copy_(input);
+      grid = find_grid({result}, inputs);
+    }
+    const auto& m = grid->matrices;
+    check(hip::activation_backward(call_for(backward.activation, result, *grid), static_cast<int>(backward.order),
+                                   backward.from_output, m[1], m[2], m[0]));
+  }
+
+  static void bias_act(const ActivationSpec& f, const Tensor& x, const Tensor& bias, const Tensor& z, const Tensor& y) {
+    if (z.defined()) {
+      bias_act({Activation::identity, {}}, x, bias, {}, z);
+      return activation(f, z, y);
+    }
+    const auto grid = find_grid({y}, {x, bias.expand(y.sizes())});
+    if (!grid) return bias_act(f, x.contiguous(), bias, {}, y);
+    check(bias_forward(call_for(f, y, *grid), grid->matrices[1], grid->matrices[2], grid->matrices[0]));
+  }
+
+  static LayerSteps::Backward bias_act_backward(const Tensor& grad, const Tensor& saved, const Tensor& bias,
+                                                const ActivationSpec& f, bool from_output, LayerSteps::Wanted wanted,
+                                                bool /*disposable*/) {
+    LayerSteps::Backward results;
+    if (wanted.grad) results.grad = empty(saved.sizes(), saved);
+    if (wanted.bias_grad) results.bias_grad = empty({saved.size(-1)}, saved);
+    const Tensor added = bias.defined() ? bias.expand(saved.sizes()) : bias;
+    auto grid = find_grid({results.grad}, {grad, saved, added}, /*keep_columns=*/true);
+    Tensor grad_rows, saved_rows;  // copies, where the strides do not make a grid
+    if (!grid) {
+      grad_rows = grad.contiguous();
+      saved_rows = saved.contiguous();
+      grid = find_grid({results.grad}, {grad_rows, saved_rows, added}, /*keep_columns=*/true);
+    }
+    const Call call = call_for(f, saved, *grid);
+    Tensor block_sums;
+    if (const int64_t blocks = bias_backward_blocks(call); wanted.bias_grad && blocks > 1) {
+      block_sums = at::empty({blocks, call.columns}, saved.options().dtype(compute_type(saved)));
+    }
+    const auto& m = grid->matrices;
+    check(bias_backward(call, from_output, m[1], m[2], m[3], m[0], result_data(block_sums),
+                        result_data(results.bias_grad)));
+    if (wanted.y) {
+      results.y = from_output ? saved : empty_like(saved);
+      if (!from_output) activation(f, saved, results.y);
+    }
+    return results;
+  }
+
+  static void act_mul(const ActivationSpec& f, const Tensor& gate, const Tensor& up, const Tensor& y) {
+    const auto grid = find_grid({y}, {gate, up});
+    if (!grid) return act_mul(f, gate.contiguous(), up.contiguous(), y);
+    check(gated_forward(call_for(f, gate, *grid), grid->matrices[1], grid->matrices[2], grid->matrices[0]));
+  }
+
+  static void act_mul_backward(const ActivationSpec& f, const Tensor& grad, const Tensor& gate, const Tensor& up,
+                               const GatedGradients& results) {
+    const auto grid = find_grid({results.gate, results.up, results.product}, {grad, gate, up});
+    if (!grid) return act_mul_backward(f, grad.contiguous(), gate.contiguous(), up.contiguous(), results);
+    const auto& m = grid->matrices;
+    check(gated_backward(call_for(f, gate, *grid), m[3], m[4], m[5], m[0], m[1], m[2]));
+  }
+
+  static Tensor product(const Tensor& a, const Tensor& b) { return at::mm(a, b); }
+
+  // at::_addmm_activation would let cuBLASLt and hipBLASLt apply ReLU and the tanh-GELU in the product's last step, but
+  // it is not known to keep a NaN, as PyTorch's functions do.
+  static Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+    return bias.defined() ? at::addmm(bias, x, weight.t()) : at::mm(x, weight.t());
+  }
+
+  // Where z is kept, the product adds the bias: bias_act would take a pass more.
+  static std::optional<LayerSteps::Forward> try_layer(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                                                      const ActivationSpec& f, bool keeps_z) {
+    if (!keeps_z || f.id == Activation::identity) return std::nullopt;
+    const Tensor z = linear(x, weight, bias);
+    const Tensor y = empty_like(z);
+    activation(f, z, y);
+    return LayerSteps::Forward{z, y};
+  }
+
+  static std::optional<Tensor> try_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved) {
+    return use_small_mlp(mlp) ? std::optional(small_mlp(mlp, saved)) : std::nullopt;
+  }
+  static std::optional<std::vector<Tensor>> try_mlp_backward(const MlpBackwardArguments& mlp) {
+    return use_small_mlp(mlp) ? std::optional(small_mlp_gradients(mlp)) : std::nullopt;
+  }
+};
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(fastops, FASTOPS_GPU_KEY, m) { impl_ops<Device>(m); }
+
+}  // namespace fastops::hip

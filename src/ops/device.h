@@ -1,0 +1,329 @@
+// The ops of a device with kernels. What a device brings is a struct of functions of tensors that are checked:
+//
+//   struct Device {
+//     // Results.
+//     static Tensor empty(at::IntArrayRef sizes, const Tensor& like);
+//     static Tensor empty_like(const Tensor& like);
+//
+//     // y = f(x), for any strides; y may be x.
+//     static void activation(const ActivationSpec& f, const Tensor& x, const Tensor& y);
+//     // grad_output times a derivative, into a result that is laid out as `saved`.
+//     static void activation_backward(const ActivationBackwardArguments& backward, const Tensor& result);
+//
+//     // z = x + bias and y = f(z), both contiguous; z may be undefined, and each of them may be x.
+//     static void bias_act(const ActivationSpec& f, const Tensor& x, const Tensor& bias, const Tensor& z,
+//                          const Tensor& y);
+//     // As LayerSteps::backward, at saved + bias where there is a bias (undefined with from_output).
+//     static LayerSteps::Backward bias_act_backward(const Tensor& grad, const Tensor& saved, const Tensor& bias,
+//                                                   const ActivationSpec& f, bool from_output,
+//                                                   LayerSteps::Wanted wanted, bool disposable);
+//
+//     // y = f(gate) * up; y may be one of the two.
+//     static void act_mul(const ActivationSpec& f, const Tensor& gate, const Tensor& up, const Tensor& y);
+//     // The gradients of gate and up, and f(gate) * up, into those tensors that are defined; the gradients may have
+//     the
+//     // memory of `grad`.
+//     static void act_mul_backward(const ActivationSpec& f, const Tensor& grad, const Tensor& gate, const Tensor& up,
+//                                  const GatedGradients& results);
+//
+//     // a @ b, and x @ weight.T + bias, where `bias` may be undefined, of matrices.
+//     static Tensor product(const Tensor& a, const Tensor& b);
+//     static Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias);
+//   };
+//   TORCH_LIBRARY_IMPL(fastops, PrivateUse1, m) { impl_ops<Device>(m); }
+//
+// and, if it has them,
+//
+//     using Guard = c10::DeviceGuard;  // what makes a tensor's device the current one
+//
+//     // Kernels for more than one step, which take over what they can: nullopt is a network that they leave. `saved`
+//     // is filled where given; gate and up are returned if `saves`.
+//     static std::optional<LayerSteps::Forward> try_layer(const Tensor& x, const Tensor& weight, const Tensor& bias,
+//                                                         const ActivationSpec& f, bool keeps_z);
+//     static std::optional<Tensor> try_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved);
+//     static std::optional<std::vector<Tensor>> try_mlp_backward(const MlpBackwardArguments& mlp);
+//     static std::optional<GatedMlpForward::Result> try_gated_mlp(const GatedMlpArguments& mlp, bool saves);
+//     static std::optional<std::vector<Tensor>> try_gated_mlp_backward(const GatedMlpBackwardArguments& mlp);
+//
+// A device without some of the functions registers the families that it has: impl_activations<ActivationLayer<Device>>,
+// impl_bias_act<Device>, ...
+#pragma once
+
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "ops/activation.h"
+#include "ops/bias_act.h"
+#include "ops/gated_act.h"
+#include "ops/gated_mlp.h"
+#include "ops/matrix.h"
+#include "ops/mlp.h"
+
+namespace fastops {
+
+// ---- between the products of a network ----
+
+template <class Device>
+LayerSteps::Forward forward_step(const Tensor& x, const Tensor& weight, const Tensor& bias, const ActivationSpec& f,
+                                 bool keeps_z) {
+  if constexpr (requires { &Device::try_layer; }) {
+    if (auto layer = Device::try_layer(x, weight, bias, f, keeps_z)) return *std::move(layer);
+  }
+  const bool identity = f.id == Activation::identity;
+  const bool whole = identity || !bias.defined() || adds_bias_in_product(x);
+  const Tensor z = Device::linear(x, weight, whole ? bias : Tensor());
+  if (identity) return {z, z};
+  const Tensor y = keeps_z ? Device::empty_like(z) : z;
+  if (whole) {
+    Device::activation(f, z, y);
+  } else {
+    Device::bias_act(f, z, bias, keeps_z ? z : Tensor(), y);
+  }
+  return {z, y};
+}
+
+template <class Device>
+LayerSteps::Backward backward_step(const Tensor& grad, const Tensor& saved, const ActivationSpec& f, bool from_output,
+                                   LayerSteps::Wanted wanted, bool disposable) {
+  if (wanted.grad || wanted.bias_grad) {
+    return Device::bias_act_backward(grad, saved, {}, f, from_output, wanted, disposable);
+  }
+  if (from_output) return {{}, {}, saved};
+  const Tensor y = Device::empty_like(saved);
+  Device::activation(f, saved, y);
+  return {{}, {}, y};
+}
+
+template <class Device>
+inline constexpr LayerSteps layer_steps_of{forward_step<Device>, backward_step<Device>, Device::product};
+
+template <class Device>
+GatedGradients gated_backward_step(const Tensor& grad, const Tensor& gate, const Tensor& up, const ActivationSpec& f,
+                                   std::array<bool, 3> wanted) {
+  const auto empty = [&] { return Device::empty(gate.sizes(), gate); };
+  GatedGradients results;
+  if (wanted[0]) results.gate = grad.is_contiguous() ? grad : empty();
+  if (wanted[1]) results.up = wanted[0] || !grad.is_contiguous() ? empty() : grad;
+  if (wanted[2]) results.product = empty();
+  Device::act_mul_backward(f, grad, gate, up, results);
+  return results;
+}
+
+template <class Device>
+inline constexpr GatedSteps gated_steps_of{gated_backward_step<Device>, Device::product};
+
+template <class Device>
+GatedMlpForward::Result layered_gated_mlp(const GatedMlpArguments& mlp, bool saves) {
+  const Tensor x = as_matrix(mlp.input);
+  const Tensor gate = Device::linear(x, mlp.gate_weight, mlp.gate_bias);
+  const Tensor up = Device::linear(x, mlp.up_weight, mlp.up_bias);
+  const Tensor hidden = saves ? Device::empty_like(gate) : gate;
+  Device::act_mul(mlp.activation, gate, up, hidden);
+  const Tensor output = Device::linear(hidden, mlp.down_weight, mlp.down_bias);
+  return {with_leading_dims(output, mlp.input), with_leading_dims(gate, mlp.input), with_leading_dims(up, mlp.input)};
+}
+
+// ---- the kernels of the ops ----
+
+// Nothing on a device that is alone.
+template <class Device>
+auto guard_for(const Tensor& tensor) {
+  if constexpr (requires { typename Device::Guard; }) {
+    return typename Device::Guard(tensor.device());
+  } else {
+    return tensor.device();
+  }
+}
+
+// The layer of impl_activations.
+template <class Device>
+struct ActivationLayer {
+  static Tensor functional(const PlainOp&, const ActivationSpec& spec, const Tensor& self) {
+    check_tensor(info(spec.id).name, "self", self);
+    [[maybe_unused]] const auto guard = guard_for<Device>(self);
+    Tensor result = Device::empty_like(self);
+    Device::activation(spec, self, result);
+    return result;
+  }
+  static Tensor& out(const PlainOp&, const ActivationSpec& spec, const Tensor& self, Tensor& out) {
+    check_tensor(info(spec.id).name, "self", self);
+    prepare_out(info(spec.id).name, out, self);
+    [[maybe_unused]] const auto guard = guard_for<Device>(self);
+    Device::activation(spec, self, out);
+    return out;
+  }
+  static Tensor& in_place(const PlainOp&, const ActivationSpec& spec, Tensor& self) {
+    check_in_place(info(spec.id).name, self);
+    [[maybe_unused]] const auto guard = guard_for<Device>(self);
+    Device::activation(spec, self, self);
+    return self;
+  }
+};
+
+template <class Device>
+struct DeviceOps {
+  static Tensor activation_backward(const ActivationBackwardArguments& backward) {
+    [[maybe_unused]] const auto guard = guard_for<Device>(backward.saved);
+    const Tensor result = Device::empty_like(backward.saved);
+    Device::activation_backward(backward, result);
+    return result;
+  }
+
+  static Tensor bias_act(const BiasActArguments& arguments) {
+    const auto& [self, bias, activation] = arguments;
+    [[maybe_unused]] const auto guard = guard_for<Device>(self);
+    if (!bias.defined()) {
+      const Tensor result = Device::empty_like(self);
+      Device::activation(activation, self, result);
+      return result;
+    }
+    const Tensor result = Device::empty(self.sizes(), self);
+    Device::bias_act(activation, self, bias, {}, result);
+    return result;
+  }
+  static Tensor& bias_act_out(const BiasActOutArguments& arguments) {
+    const auto& [self, bias, activation] = static_cast<const BiasActArguments&>(arguments);
+    Tensor& out = arguments.out;
+    [[maybe_unused]] const auto guard = guard_for<Device>(self);
+    if (!bias.defined()) {
+      Device::activation(activation, self, out);
+    } else if (out.is_contiguous()) {
+      Device::bias_act(activation, self, bias, {}, out);
+    } else {
+      out.copy_(bias_act(arguments));
+    }
+    return out;
+  }
+  static std::vector<Tensor> bias_act_backward(const BiasActBackwardArguments& backward) {
+    const auto& [grad_output, saved, bias, activation, from_output, output_mask] = backward;
+    if (!output_mask[0] && !output_mask[1]) return {};
+    [[maybe_unused]] const auto guard = guard_for<Device>(saved);
+    auto results = Device::bias_act_backward(grad_output, saved, bias, activation, from_output,
+                                             {output_mask[0], output_mask[1], false}, /*disposable=*/false);
+    std::vector<Tensor> grads;
+    if (output_mask[0]) grads.push_back(std::move(results.grad));
+    if (output_mask[1]) grads.push_back(std::move(results.bias_grad));
+    return grads;
+  }
+
+  static Tensor act_mul(const ActMulArguments& arguments) {
+    const auto& [gate, up, activation] = arguments;
+    [[maybe_unused]] const auto guard = guard_for<Device>(gate);
+    const Tensor result = Device::empty(gate.sizes(), gate);
+    Device::act_mul(activation, gate, up, result);
+    return result;
+  }
+  static std::vector<Tensor> act_mul_backward(const ActMulBackwardArguments& backward) {
+    const auto& [grad_output, gate, up, activation, output_mask] = backward;
+    [[maybe_unused]] const auto guard = guard_for<Device>(gate);
+    GatedGradients results;
+    std::vector<Tensor> grads;
+    if (output_mask[0]) grads.push_back(results.gate = Device::empty(gate.sizes(), gate));
+    if (output_mask[1]) grads.push_back(results.up = Device::empty(gate.sizes(), gate));
+    if (!grads.empty()) Device::act_mul_backward(activation, grad_output, gate, up, results);
+    return grads;
+  }
+  static Tensor gated_act(const GatedActArguments& arguments) {
+    const auto [gate, up] = split_gate(arguments.self, arguments.gate_last);
+    return act_mul({gate, up, arguments.activation});
+  }
+  static Tensor gated_act_backward(const GatedActBackwardArguments& backward) {
+    const Tensor& self = backward.self;
+    [[maybe_unused]] const auto guard = guard_for<Device>(self);
+    const auto [gate, up] = split_gate(self, backward.gate_last);
+    const Tensor result = Device::empty(self.sizes(), self);
+    const auto [grad_gate, grad_up] = split_gate(result, backward.gate_last);
+    Device::act_mul_backward(backward.activation, backward.grad_output, gate, up, {grad_gate, grad_up, {}});
+    return result;
+  }
+
+  static Tensor mlp_and_saved(const MlpArguments& mlp, std::vector<Tensor>* saved) {
+    [[maybe_unused]] const auto guard = guard_for<Device>(mlp.input);
+    if constexpr (requires { &Device::try_mlp; }) {
+      if (auto output = Device::try_mlp(mlp, saved)) return *std::move(output);
+    }
+    return layered_mlp(mlp, saved, layer_steps_of<Device>);
+  }
+  static Tensor mlp(const MlpArguments& mlp) { return mlp_and_saved(mlp, nullptr); }
+  static MlpForward::Result mlp_forward(const MlpArguments& mlp) {
+    std::vector<Tensor> saved;
+    Tensor output = mlp_and_saved(mlp, &saved);
+    return {std::move(output), std::move(saved)};
+  }
+  static std::vector<Tensor> mlp_backward(const MlpBackwardArguments& mlp) {
+    [[maybe_unused]] const auto guard = guard_for<Device>(mlp.input);
+    if constexpr (requires { &Device::try_mlp_backward; }) {
+      if (auto grads = Device::try_mlp_backward(mlp)) return *std::move(grads);
+    }
+    return layered_mlp_backward(mlp, layer_steps_of<Device>);
+  }
+
+  static GatedMlpForward::Result gated_mlp_and_saved(const GatedMlpArguments& mlp, bool saves) {
+    [[maybe_unused]] const auto guard = guard_for<Device>(mlp.input);
+    if constexpr (requires { &Device::try_gated_mlp; }) {
+      if (auto result = Device::try_gated_mlp(mlp, saves)) return *std::move(result);
+    }
+    return layered_gated_mlp<Device>(mlp, saves);
+  }
+  static Tensor gated_mlp(const GatedMlpArguments& mlp) { return std::get<0>(gated_mlp_and_saved(mlp, false)); }
+  static GatedMlpForward::Result gated_mlp_forward(const GatedMlpArguments& mlp) {
+    return gated_mlp_and_saved(mlp, true);
+  }
+  static std::vector<Tensor> gated_mlp_backward(const GatedMlpBackwardArguments& mlp) {
+    [[maybe_unused]] const auto guard = guard_for<Device>(mlp.input);
+    if constexpr (requires { &Device::try_gated_mlp_backward; }) {
+      if (auto grads = Device::try_gated_mlp_backward(mlp)) return *std::move(grads);
+    }
+    return layered_gated_mlp_backward(mlp, gated_steps_of<Device>);
+  }
+};
+
+// ---- their registration ----
+
+template <class Device>
+void impl_activation(torch::Library& m) {
+  impl_activations<ActivationLayer<Device>>(m);
+  implement<ActivationBackward, DeviceOps<Device>::activation_backward>(m);
+}
+
+template <class Device>
+void impl_bias_act(torch::Library& m) {
+  implement<BiasAct, DeviceOps<Device>::bias_act>(m);
+  implement<BiasActOut, DeviceOps<Device>::bias_act_out>(m);
+  implement<BiasActBackward, DeviceOps<Device>::bias_act_backward>(m);
+}
+
+template <class Device>
+void impl_gated_act(torch::Library& m) {
+  implement<ActMul, DeviceOps<Device>::act_mul>(m);
+  implement<ActMulBackward, DeviceOps<Device>::act_mul_backward>(m);
+  implement<GatedAct, DeviceOps<Device>::gated_act>(m);
+  implement<GatedActBackward, DeviceOps<Device>::gated_act_backward>(m);
+}
+
+template <class Device>
+void impl_mlp(torch::Library& m) {
+  implement<Mlp, DeviceOps<Device>::mlp>(m);
+  implement<MlpForward, DeviceOps<Device>::mlp_forward>(m);
+  implement<MlpBackward, DeviceOps<Device>::mlp_backward>(m);
+  implement<LinearAct, DeviceOps<Device>::mlp>(m);
+}
+
+template <class Device>
+void impl_gated_mlp(torch::Library& m) {
+  implement<GatedMlp, DeviceOps<Device>::gated_mlp>(m);
+  implement<GatedMlpForward, DeviceOps<Device>::gated_mlp_forward>(m);
+  implement<GatedMlpBackward, DeviceOps<Device>::gated_mlp_backward>(m);
+}
+
+template <class Device>
+void impl_ops(torch::Library& m) {
+  impl_activation<Device>(m);
+  impl_bias_act<Device>(m);
+  impl_gated_act<Device>(m);
+  impl_mlp<Device>(m);
+  impl_gated_mlp<Device>(m);
+}
+
+}  // namespace fastops
