@@ -24,7 +24,7 @@ struct GatedMlpBackwardNode : OpNode<GatedMlpBackwardNode> {
   // projection, f is the activation of g, d before a name is the derivative in the direction, by_ before it the
   // gradient in it.
   variable_list gradients(variable_list&& cotangents) override {
-    const std::vector<Tensor> direction = at_places(cotangents, mask);
+    const std::vector<Tensor> direction = scatter(std::move(cotangents), mask);
     const Tensor &dx = direction[0], &d_gate = direction[1], &d_up = direction[2], &d_down = direction[3];
     const Tensor x = input.unpack();
     const Tensor gate = gate_weight.unpack();

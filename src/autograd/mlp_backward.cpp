@@ -22,7 +22,7 @@ struct MlpBackwardNode : OpNode<MlpBackwardNode> {
     const std::vector<Tensor> w = unpack(weights);
     const std::vector<Tensor> b = unpack(biases);
     const MlpArguments mlp{input.unpack(), w, b, activation, output_activation};
-    const std::vector<Tensor> direction = at_places(cotangents, mask);
+    const std::vector<Tensor> direction = scatter(std::move(cotangents), mask);
     const std::vector<Layer> layers = recomputed_.get([&] { return layers_of(mlp); });
     variable_list grads(2 + 2 * w.size());
 

@@ -253,15 +253,15 @@ class OpNode : public SharedNode {
   std::optional<std::vector<bool>> wanted_;  // by compiled autograd
 };
 
-// Puts the gradients that were computed, in order, at the places of the mask.
+// Puts tensors, in order, at the places of the mask.
 template <class Mask>
-variable_list scatter(std::vector<Tensor>&& computed, const Mask& mask) {
-  variable_list grads(mask.size());
+variable_list scatter(std::vector<Tensor>&& tensors, const Mask& mask) {
+  variable_list placed(mask.size());
   size_t next = 0;
   for (size_t i = 0; i < mask.size(); ++i) {
-    if (mask[i]) grads[i] = std::move(computed[next++]);
+    if (mask[i]) placed[i] = std::move(tensors[next++]);
   }
-  return grads;
+  return placed;
 }
 
 }  // namespace fastops

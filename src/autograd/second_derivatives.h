@@ -86,15 +86,4 @@ class Recomputed {
   std::optional<T> kept_;
 };
 
-// Puts what came in for the results of a backward op, in order, at the places of the mask.
-template <class Mask>
-std::vector<Tensor> at_places(const std::vector<Tensor>& given, const Mask& mask) {
-  std::vector<Tensor> placed(mask.size());
-  size_t next = 0;
-  for (size_t i = 0; i < mask.size(); ++i) {
-    if (mask[i]) placed[i] = given[next++];
-  }
-  return placed;
-}
-
 }  // namespace fastops

@@ -21,6 +21,7 @@
 #include "export.h"
 #include "ops/activation_spec.h"
 #include "ops/checks.h"
+#include "ops/dtype.h"
 #include "ops/operator.h"
 
 namespace fastops {
@@ -65,12 +66,6 @@ struct ActivationBackward {
 inline Tensor activation_backward(const Tensor& grad_output, const Tensor& saved, const ActivationSpec& spec,
                                   bool from_output, int64_t order = 1) {
   return call_op(ActivationBackward{grad_output, saved, info(spec.id).name, parameters(spec), from_output, order});
-}
-
-// The dtype that a tensor is computed with: float32 for 16-bit types.
-inline at::ScalarType compute_type(const Tensor& tensor) {
-  const at::ScalarType type = tensor.scalar_type();
-  return type == at::kBFloat16 || type == at::kHalf ? at::kFloat : type;
 }
 
 // The formulas in ATen ops.

@@ -26,6 +26,13 @@ inline at::Tensor as_matrix(const at::Tensor& tensor, bool ensemble = false) {
   return tensor.reshape_symint({rows, tensor.sym_size(-1)});
 }
 
+// The rows of a tensor [..., features].
+inline int64_t row_count(const at::Tensor& tensor) {
+  int64_t rows = 1;
+  for (int64_t d = 0; d + 1 < tensor.dim(); ++d) rows *= tensor.size(d);
+  return rows;
+}
+
 // Whether every product takes a tensor as it is: the elements of a row lie side by side, and as_matrix needs no copy.
 // (Tensors that are no arrays are for the checks to refuse.)
 inline bool has_even_rows(const at::Tensor& tensor) {

@@ -60,8 +60,7 @@ struct Device {
     if (wanted.grad) results.grad = empty(saved.sizes(), saved);
     if (wanted.y) results.y = from_output ? saved : empty(saved.sizes(), saved);
     Tensor sums;
-    const auto sum_type = saved.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-    if (wanted.bias_grad) sums = at::empty({columns(saved)}, saved.options().dtype(sum_type));
+    if (wanted.bias_grad) sums = at::empty({columns(saved)}, saved.options().dtype(fastops::compute_type(saved)));
     (from_output ? table.bias_backward_from_output : table.bias_backward)(
         const_rows_of(source), const_rows_of(point), const_data(row), rows_of(results.grad), data(sums),
         rows_of(from_output ? Tensor() : results.y), rows(saved), columns(saved), f.params());

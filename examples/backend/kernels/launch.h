@@ -15,12 +15,7 @@ using fastops::ActivationSpec;
 // The kernels of this device are those of the CPU. Another device has its own, with the formulas of
 // <fastops/activations/activations.h>.
 inline const fastops::cpu::Kernels& kernels_for(const ActivationSpec& spec, const Tensor& tensor) {
-  using fastops::cpu::Dtype;
-  const auto type = tensor.scalar_type();
-  return fastops::cpu::kernels(spec.id, type == at::kDouble     ? Dtype::float64
-                                        : type == at::kBFloat16 ? Dtype::bfloat16
-                                        : type == at::kHalf     ? Dtype::float16
-                                                                : Dtype::float32);
+  return fastops::cpu::kernels(spec.id, fastops::dtype_of(tensor));
 }
 
 inline void* data(const Tensor& tensor) { return tensor.defined() ? host_pointer(tensor.mutable_data_ptr()) : nullptr; }

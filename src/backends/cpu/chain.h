@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "backends/cpu/gemm.h"
+#include "ops/matrix.h"
 
 namespace fastops::cpu {
 

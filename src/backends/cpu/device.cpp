@@ -143,7 +143,7 @@ LayerSteps::Backward backward_of_rows(const Tensor& grad, const Tensor& saved, c
   const int64_t least_rows = std::max<int64_t>(1, grain_size / std::max<int64_t>(1, columns));
   const int64_t block_rows = std::max(least_rows, (rows + most_blocks - 1) / most_blocks);
   const int64_t blocks = std::max<int64_t>(1, (rows + block_rows - 1) / block_rows);
-  const auto sum_type = saved.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const at::ScalarType sum_type = compute_type(saved);
   Tensor sums;
   if (wanted.bias_grad) sums = at::empty({blocks + has_rest, columns}, saved.options().dtype(sum_type));
   if (wanted.bias_grad && has_rest) sums.select(0, blocks).zero_();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ops/environment.h"
+#include "ops/matrix.h"
 
 namespace fastops::cpu {
 namespace {
@@ -118,12 +119,6 @@ int64_t padded_count(at::TensorList weights) {
 }
 
 }  // namespace
-
-int64_t row_count(const at::Tensor& tensor) {
-  int64_t rows = 1;
-  for (int64_t d = 0; d + 1 < tensor.dim(); ++d) rows *= tensor.size(d);
-  return rows;
-}
 
 int64_t element_count(at::TensorList tensors) {
   int64_t elements = 0;

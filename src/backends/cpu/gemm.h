@@ -22,8 +22,7 @@ inline Rows from_row(Rows matrix, int64_t row, Dtype dtype) {
 
 enum class Pass { forward, backward };
 
-// The rows of a tensor [..., columns], and the elements of several tensors.
-int64_t row_count(const at::Tensor& tensor);
+// The elements of several tensors.
 int64_t element_count(at::TensorList tensors);
 
 // Whether to use the matrix products here for layers with these weights, rather than PyTorch's: whether the instruction

@@ -9,12 +9,10 @@
 #include "activations/activations.h"
 #include "activations/jet.h"
 #include "activations/table.h"
+#include "dtype.h"
 #include "export.h"
 
 namespace fastops::cpu {
-
-enum class Dtype : int { float32, float64, bfloat16, float16 };
-inline constexpr int dtype_count = 4;
 
 // 16-bit types are computed with, and their sums kept, in float32.
 inline constexpr int64_t accumulator_size(Dtype dtype) {

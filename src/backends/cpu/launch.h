@@ -11,21 +11,9 @@
 #include "backends/cpu/kernels.h"
 #include "backends/cpu/memory.h"
 #include "ops/activation_spec.h"
+#include "ops/dtype.h"
 
 namespace fastops::cpu {
-
-inline Dtype dtype_of(const at::Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case at::kDouble:
-      return Dtype::float64;
-    case at::kBFloat16:
-      return Dtype::bfloat16;
-    case at::kHalf:
-      return Dtype::float16;
-    default:
-      return Dtype::float32;
-  }
-}
 
 inline const Kernels& kernels_for(const ActivationSpec& spec, const at::Tensor& tensor) {
   return kernels(spec.id, dtype_of(tensor));

@@ -9,10 +9,9 @@
 #include "activations/activations.h"
 #include "activations/jet.h"
 #include "activations/table.h"
+#include "dtype.h"
 
 namespace fastops::hip {
-
-enum class Dtype : int { float32, float64, bfloat16, float16 };
 
 // A matrix in device memory; strides count elements. Without data there is none.
 struct Matrix {

@@ -10,6 +10,7 @@
 
 #include "backends/hip/kernels.h"
 #include "ops/activation_spec.h"
+#include "ops/dtype.h"
 
 // The dispatch key that the kernels are registered under: PyTorch built for ROCm uses CUDA's, too.
 #ifndef FASTOPS_GPU_KEY
@@ -21,19 +22,6 @@ namespace fastops::hip {
 using at::Tensor;
 
 inline void check(Error error) { TORCH_CHECK(!error, "fastops: a GPU kernel could not be launched: ", error); }
-
-inline Dtype dtype_of(const Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case at::kDouble:
-      return Dtype::float64;
-    case at::kBFloat16:
-      return Dtype::bfloat16;
-    case at::kHalf:
-      return Dtype::float16;
-    default:
-      return Dtype::float32;
-  }
-}
 
 // The current stream of the tensor's device; the emulator, whose tensors are the CPU's, has none.
 inline void* stream_of(const Tensor& tensor) {

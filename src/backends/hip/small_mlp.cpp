@@ -11,12 +11,6 @@
 namespace fastops::hip {
 namespace {
 
-int64_t row_count(const Tensor& tensor) {
-  int64_t rows = 1;
-  for (int64_t d = 0; d + 1 < tensor.dim(); ++d) rows *= tensor.size(d);
-  return rows;
-}
-
 SmallMlp arguments_of(const MlpArguments& mlp) {
   SmallMlp small = {};
   small.count = static_cast<int64_t>(mlp.layers());
