@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from calls import ARGUMENTS, call, raises, replaced, tensor_arguments
 from checks import assert_same_bits
@@ -131,13 +131,47 @@ def test_freed_under_autocast(op: str, device: Any) -> None:
             call(op, arguments)
 
 
-def test_freed_after_forward(device: Any) -> None:
-    """A parameter that is freed between the passes is an error of the backward pass."""
-    layer = nn.Linear(4, 3, device=device)
-    y = ops.linear_act(torch.ones(2, 4, device=device), layer.weight, layer.bias, "relu").sum()
-    freed(layer.weight.data)
-    with pytest.raises(RuntimeError, match=r"fastops\.mlp_backward: weights\[0\] has shape"):
-        y.backward()
+MLP = ["input", "weights[0]", "weights[1]", "biases[0]", "biases[1]"]
+GATED_MLP = ["input", "gate_weight", "up_weight", "down_weight", "gate_bias", "up_bias"]
+# What our nodes keep of the ops' arguments. The derivatives of the other backward ops are PyTorch's nodes.
+KEPT = {
+    "activation_backward": ["grad_output", "saved"],
+    "bias_act": ["self", "bias"],
+    "act_mul": ["gate", "up"],
+    "gated_act": ["self"],
+    "linear_act": ["input", "weight", "bias"],
+    "mlp": MLP,
+    "mlp_forward": MLP,
+    "mlp_backward": ["grad_output", *MLP],
+    "gated_mlp": GATED_MLP,
+    "gated_mlp_forward": GATED_MLP,
+    "gated_mlp_backward": ["grad_output", *GATED_MLP],
+}
+# The names that arguments have in the backward op, where they are others.
+IN_BACKWARD = {
+    ("bias_act", "self"): "saved",
+    ("linear_act", "weight"): "weights[0]",
+    ("linear_act", "bias"): "biases[0]",
+}
+
+
+@pytest.mark.parametrize(
+    ("op", "argument", "checkpoint"),
+    [
+        (op, argument, checkpoint)
+        for op, arguments in KEPT.items()
+        for argument in arguments
+        for checkpoint in ([False, True] if op in ("mlp", "gated_mlp") else [False])
+    ],
+)
+def test_freed_before_backward(op: str, argument: str, checkpoint: bool, device: Any) -> None:
+    """What is freed between two passes is an error of the next, also between the first and the second derivative."""
+    arguments = ARGUMENTS[op](lambda *shape: torch.ones(shape, device=device, requires_grad=True))
+    results = flat(call(op, {**arguments, "checkpoint": True} if checkpoint else arguments))
+    differentiable = [result for result in results if result.requires_grad]
+    freed(value_of(arguments, argument).detach())
+    with raises(RuntimeError, "a_backward", f"{IN_BACKWARD.get((op, argument), argument)} has shape"):
+        torch.autograd.backward(differentiable, [torch.ones_like(result) for result in differentiable])
 
 
 @each_tensor

@@ -21,7 +21,8 @@ struct ActivationBackwardNode : OpNode<ActivationBackwardNode> {
     variable_list result(2);
     if (wants(0)) result[0] = activation_backward(grad, x, spec, from_output, order);
     if (wants(1)) {
-      result[1] = activation_backward(grad * grad_output.unpack(), x, spec, from_output, order + 1);
+      const Tensor by_slope = grad * unpack("activation_backward", "grad_output", grad_output);
+      result[1] = activation_backward(by_slope, x, spec, from_output, order + 1);
     }
     return result;
   }

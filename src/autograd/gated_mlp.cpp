@@ -28,6 +28,10 @@ struct GatedMlpNode : OpNode<GatedMlpNode> {
     const Tensor down_w = down_weight.unpack();
     const std::optional<Tensor> gate_b = as_optional(gate_bias.unpack());
     const std::optional<Tensor> up_b = as_optional(up_bias.unpack());
+    if (checkpoint) {  // linear_act has other names for the arguments
+      const std::optional<Tensor> no_bias;
+      GatedMlpForward{x, gate_w, up_w, down_w, gate_b, up_b, no_bias, info(spec.id).name, parameters(spec)}.checked();
+    }
     const Tensor g = checkpoint ? projection(x, gate_w, gate_b) : gate.unpack();
     const Tensor u = checkpoint ? projection(x, up_w, up_b) : up.unpack();
     const Tensor grad_output = with_even_rows(GatedMlpBackward::name, "grad_output", grads[0]);

@@ -26,17 +26,18 @@ struct GatedMlpBackwardNode : OpNode<GatedMlpBackwardNode> {
   variable_list gradients(variable_list&& cotangents) override {
     const std::vector<Tensor> direction = scatter(std::move(cotangents), mask);
     const Tensor &dx = direction[0], &d_gate = direction[1], &d_up = direction[2], &d_down = direction[3];
-    const Tensor x = input.unpack();
-    const Tensor gate = gate_weight.unpack();
-    const Tensor up = up_weight.unpack();
-    const Tensor down = down_weight.unpack();
-    const Tensor by_y = grad_output.unpack();
+    constexpr auto op = "gated_mlp_backward";
+    const Tensor by_y = unpack(op, "grad_output", grad_output);
+    const Tensor x = unpack(op, "input", input);
+    const Tensor gate = unpack(op, "gate_weight", gate_weight);
+    const Tensor up = unpack(op, "up_weight", up_weight);
+    const Tensor down = unpack(op, "down_weight", down_weight);
+    const auto b_gate = as_optional(unpack(op, "gate_bias", gate_bias));
+    const auto b_up = as_optional(unpack(op, "up_bias", up_bias));
     variable_list grads(7);
 
-    const auto [point, u] = recomputed_.get([&]() -> Projections {
-      return {Point(spec, at::linear(x, gate, as_optional(gate_bias.unpack()))),
-              at::linear(x, up, as_optional(up_bias.unpack()))};
-    });
+    const auto [point, u] = recomputed_.get(
+        [&]() -> Projections { return {Point(spec, at::linear(x, gate, b_gate)), at::linear(x, up, b_up)}; });
     const auto moved = [&](const Tensor& weight, const Tensor& d_weight, const Tensor& d_bias) {
       const Tensor by_weight = add(times(dx, weight), times(x, d_weight));
       if (!d_bias.defined()) return by_weight;

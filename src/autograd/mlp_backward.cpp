@@ -19,9 +19,10 @@ struct MlpBackwardNode : OpNode<MlpBackwardNode> {
 
   // The inputs are grad_output, input, weights[0], biases[0], weights[1], ...
   variable_list gradients(variable_list&& cotangents) override {
-    const std::vector<Tensor> w = unpack(weights);
-    const std::vector<Tensor> b = unpack(biases);
-    const MlpArguments mlp{input.unpack(), w, b, activation, output_activation};
+    constexpr auto op = "mlp_backward";
+    const std::vector<Tensor> w = unpack(op, "weights", weights);
+    const std::vector<Tensor> b = unpack(op, "biases", biases);
+    const MlpArguments mlp{unpack(op, "input", input), w, b, activation, output_activation};
     const std::vector<Tensor> direction = scatter(std::move(cotangents), mask);
     const std::vector<Layer> layers = recomputed_.get([&] { return layers_of(mlp); });
     variable_list grads(2 + 2 * w.size());
@@ -40,7 +41,7 @@ struct MlpBackwardNode : OpNode<MlpBackwardNode> {
 
     // The gradients of <grad_output, dx.back()>, from the last layer's output and its derivative down.
     Tensor by_x;
-    Tensor by_dx = grad_output.unpack();
+    Tensor by_dx = unpack(op, "grad_output", grad_output);
     for (size_t i = w.size(); i-- > 0;) {
       const auto& [x, point] = layers[i];
       const Tensor by_dz = point.through(by_dx);

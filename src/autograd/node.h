@@ -13,11 +13,13 @@
 #include <array>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
 #include "autograd/shared_node.h"
 #include "ops/activation_spec.h"
+#include "ops/checks.h"
 #include "ops/operator.h"
 
 namespace fastops {
@@ -103,6 +105,19 @@ inline std::vector<Tensor> unpack(const std::vector<SavedVariable>& saved) {
   std::vector<Tensor> tensors;
   tensors.reserve(saved.size());
   for (const SavedVariable& variable : saved) tensors.push_back(variable.unpack());
+  return tensors;
+}
+
+// What was saved of an op's argument, for PyTorch's ops: they would not say that its memory has been freed since.
+inline Tensor unpack(std::string_view op, Argument argument, const SavedVariable& saved) {
+  Tensor tensor = saved.unpack();
+  if (tensor.defined()) check_tensor(op, argument, tensor);
+  return tensor;
+}
+inline std::vector<Tensor> unpack(std::string_view op, std::string_view list, const std::vector<SavedVariable>& saved) {
+  std::vector<Tensor> tensors;
+  tensors.reserve(saved.size());
+  for (const SavedVariable& variable : saved) tensors.push_back(unpack(op, {list, tensors.size()}, variable));
   return tensors;
 }
 inline std::optional<Tensor> as_optional(Tensor tensor) {
