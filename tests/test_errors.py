@@ -317,6 +317,56 @@ def test_no_tensor(value: Any) -> None:
             function()
 
 
+FUNCTIONS = ["bias_act", "act_mul", "gated_act", "linear_act", "mlp", "gated_mlp"]
+
+
+def function_arguments(name: str, t: Make) -> dict[str, Any]:
+    """Good arguments of a function in fastops.functional."""
+    return {"input" if key == "self" else key: value for key, value in ARGUMENTS[name](t).items()}
+
+
+# What is given instead of a tensor, a list of tensors, a name, a list of numbers and a bool; what the error asks for.
+WRONG_KINDS: dict[type, list[tuple[Any, str, str]]] = {
+    Tensor: [("abc", "", "a tensor"), (1.0, "", "a tensor"), ([1.0], "", "a tensor")],
+    list: [
+        ("abc", "", "a list of tensors"),
+        (torch.ones(2, 4, 4), "", "a list of tensors"),
+        ([1, 2], "[0]", "a tensor"),
+        ((torch.ones(5, 4), "b"), "[1]", "a tensor"),
+    ],
+    str: [(5, "", "a string"), (None, "", "a string")],
+    float: [(0.3, "", "a list of numbers"), ("ab", "", "a list of numbers"), ([None], "[0]", "a number")],
+    bool: [("yes", "", "a bool")],
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_wrong_kind(name: str, device: Any) -> None:
+    """Any argument that is of another kind than the function takes is a TypeError that names it."""
+    arguments = function_arguments(name, lambda *shape: torch.ones(shape, device=device))
+    function = getattr(functional, name)
+    function(**arguments)
+    flag = {"gated_act": {"gate_last": True}, "mlp": {"checkpoint": True}, "gated_mlp": {"checkpoint": True}}
+    for argument, good in {**arguments, **flag.get(name, {})}.items():
+        is_optional = "bias" in argument
+        for value, place, needed in WRONG_KINDS[float if argument.endswith("params") else type(good)]:
+            if is_optional:
+                needed += " and None" if needed.startswith("a list") else " or None"
+            bad = value[int(place[1])] if place else value
+            text = f"fastops.{name}: {argument}{place} must be {needed}, but is a {type(bad).__name__}"
+            with pytest.raises(TypeError, match=f"^{re.escape(text)}$"):
+                function(**{**arguments, argument: value})
+
+
+def test_no_list_of_weights(device: Any) -> None:
+    """The same where the number of biases is that of the weights."""
+    x, weight = torch.ones(3, 4, device=device), torch.ones(4, 4, device=device)
+    for value in (None, 5, (weight for _ in range(2))):
+        kind = type(value).__name__
+        with pytest.raises(TypeError, match=f"^fastops.mlp: weights must be a list of tensors, but is a {kind}$"):
+            functional.mlp(x, value)
+
+
 def test_direct_entry_points(device: Any) -> None:
     """The entry points that skip torch.ops raise the same errors."""
     from fastops import _C

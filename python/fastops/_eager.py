@@ -9,7 +9,7 @@ same rules for the hot path; these are what ``torch.compile`` follows and what d
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple, TypeGuard
 
@@ -83,10 +83,62 @@ def is_plain_eager(input: Tensor) -> bool:
     return type(input) is Tensor and not is_compiling() and not _is_torch_function_mode_enabled()
 
 
+def call(op: Any, *arguments: Any) -> Any:
+    """Calls an op; an argument of another kind than it takes is a TypeError that names it, not the dispatcher's.
+
+    Not for TorchScript, which has no ``try``.
+    """
+    try:
+        return op(*arguments)
+    except (RuntimeError, TypeError, ValueError):
+        schema = op.default._schema
+        owner = schema.name.removeprefix("fastops::")
+        for argument, value in zip(schema.arguments, arguments, strict=False):
+            _check_kind(owner, value, "input" if argument.name == "self" else argument.name, argument.type)
+        raise
+
+
 def check_tensor(owner: str, value: object, argument: str = "input") -> None:
     """Raises a TypeError for what is neither a tensor nor stands for one, as the proxies of torch.fx do."""
-    if not isinstance(value, Tensor) and not hasattr(type(value), "__torch_function__"):
-        raise TypeError(f"fastops.{owner}: {argument} must be a tensor, but is a {type(value).__qualname__}")
+    if not _may_be_tensor(value):
+        raise _wrong_kind(owner, argument, "a tensor", value)
+
+
+def _may_be_tensor(value: object) -> bool:
+    return isinstance(value, Tensor) or hasattr(type(value), "__torch_function__")
+
+
+# The types of schemas: their names, and what the dispatcher takes for them.
+_KINDS: dict[str, tuple[str, Callable[[object], bool]]] = {
+    "TensorType": ("tensor", _may_be_tensor),
+    "StringType": ("string", lambda value: isinstance(value, str)),
+    "FloatType": ("number", lambda value: hasattr(type(value), "__float__") or hasattr(type(value), "__index__")),
+    "BoolType": ("bool", lambda value: hasattr(type(value), "__bool__")),
+}
+
+
+def _check_kind(owner: str, value: Any, argument: str, kind: Any, or_none: str = "") -> None:
+    if kind.kind() == "OptionalType":
+        if value is not None:
+            _check_kind(owner, value, argument, kind.getElementType(), " or None")
+    elif kind.kind() == "ListType":
+        element = kind.getElementType()
+        if not isinstance(value, Collection) or isinstance(value, (str, Tensor)):
+            is_optional = element.kind() == "OptionalType"
+            name, _ = _KINDS[(element.getElementType() if is_optional else element).kind()]
+            raise _wrong_kind(
+                owner, argument, f"a list of {name}s{' and None' if is_optional else ''}", value
+            ) from None
+        for i, item in enumerate(value):
+            _check_kind(owner, item, f"{argument}[{i}]", element)
+    else:
+        name, fits = _KINDS[kind.kind()]
+        if not fits(value):
+            raise _wrong_kind(owner, argument, f"a {name}{or_none}", value) from None
+
+
+def _wrong_kind(owner: str, argument: str, needed: str, value: object) -> TypeError:
+    return TypeError(f"fastops.{owner}: {argument} must be {needed}, but is a {type(value).__qualname__}")
 
 
 def is_untouched(module: nn.Module) -> bool:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from . import _activations
 from ._activations import *  # noqa: F403
-from ._eager import check_tensor
+from ._eager import call
 
 __all__ = [*_activations.FUNCTIONS, "act_mul", "bias_act", "gated_act", "gated_mlp", "linear_act", "mlp"]
 
@@ -38,12 +38,11 @@ def bias_act(
         A tensor of ``input``'s shape and dtype.
 
     Raises:
-        TypeError: an input that is no tensor, an unsupported dtype, or two of them.
+        TypeError: an argument of another kind, an unsupported dtype, or two of them.
         ValueError: an unknown activation, invalid parameters, or a bias of the wrong shape.
     """
     if not torch.jit.is_scripting():
-        if type(input) is not Tensor:
-            check_tensor("bias_act", input)
+        return call(torch.ops.fastops.bias_act, input, bias, activation, [] if params is None else params)
     return torch.ops.fastops.bias_act(input, bias, activation, _list(params))
 
 
@@ -63,12 +62,11 @@ def act_mul(gate: Tensor, up: Tensor, activation: str = "silu", params: Optional
         A contiguous tensor of ``gate``'s shape and dtype.
 
     Raises:
-        TypeError: an input that is no tensor, an unsupported dtype, or two of them.
+        TypeError: an argument of another kind, an unsupported dtype, or two of them.
         ValueError: shapes that differ, an unknown activation or invalid parameters.
     """
     if not torch.jit.is_scripting():
-        if type(gate) is not Tensor:
-            check_tensor("act_mul", gate, "gate")
+        return call(torch.ops.fastops.act_mul, gate, up, activation, [] if params is None else params)
     return torch.ops.fastops.act_mul(gate, up, activation, _list(params))
 
 
@@ -93,12 +91,11 @@ def gated_act(
         [..., features], contiguous, of ``input``'s dtype.
 
     Raises:
-        TypeError: an input that is no tensor, an unsupported dtype.
+        TypeError: an argument of another kind, an unsupported dtype.
         ValueError: an odd last dimension, an unknown activation or invalid parameters.
     """
     if not torch.jit.is_scripting():
-        if type(input) is not Tensor:
-            check_tensor("gated_act", input)
+        return call(torch.ops.fastops.gated_act, input, activation, [] if params is None else params, gate_last)
     return torch.ops.fastops.gated_act(input, activation, _list(params), gate_last)
 
 
@@ -122,12 +119,11 @@ def linear_act(
         [..., out_features].
 
     Raises:
-        TypeError: an input that is no tensor, an unsupported dtype, or two of them.
+        TypeError: an argument of another kind, an unsupported dtype, or two of them.
         ValueError: shapes that do not fit, an unknown activation or invalid parameters.
     """
     if not torch.jit.is_scripting():
-        if type(input) is not Tensor:
-            check_tensor("linear_act", input)
+        return call(torch.ops.fastops.linear_act, input, weight, bias, activation, [] if params is None else params)
     return torch.ops.fastops.linear_act(input, weight, bias, activation, _list(params))
 
 
@@ -161,23 +157,34 @@ def mlp(
         [..., out_features of the last layer].
 
     Raises:
-        TypeError: an input that is no tensor, an unsupported dtype, or two of them.
+        TypeError: an argument of another kind, an unsupported dtype, or two of them.
         ValueError: no weights, shapes that do not chain, an unknown activation or invalid parameters.
     """
+    if not torch.jit.is_scripting():
+        if biases is None:
+            biases = [None] * (len(weights) if hasattr(weights, "__len__") else 0)
+        if torch.jit.is_tracing():  # it has no lists of optional tensors
+            last = len(weights) - 1
+            for i in range(last):
+                input = linear_act(input, weights[i], biases[i], activation, params)
+            return linear_act(input, weights[last], biases[last], output_activation, output_params)
+        return call(
+            torch.ops.fastops.mlp,
+            input,
+            weights,
+            biases,
+            activation,
+            output_activation,
+            [] if params is None else params,
+            [] if output_params is None else output_params,
+            checkpoint,
+        )
     layer_biases: List[Optional[Tensor]] = []
     if biases is None:
         for _ in weights:
             layer_biases.append(None)  # noqa: PERF401  (TorchScript has no list of None)
     else:
         layer_biases = biases
-    if not torch.jit.is_scripting():
-        if type(input) is not Tensor:
-            check_tensor("mlp", input)
-        if torch.jit.is_tracing():  # it has no lists of optional tensors
-            last = len(weights) - 1
-            for i in range(last):
-                input = linear_act(input, weights[i], layer_biases[i], activation, params)
-            return linear_act(input, weights[last], layer_biases[last], output_activation, output_params)
     return torch.ops.fastops.mlp(
         input, weights, layer_biases, activation, output_activation, _list(params), _list(output_params), checkpoint
     )
@@ -214,12 +221,23 @@ def gated_mlp(
         [..., out_features].
 
     Raises:
-        TypeError: an input that is no tensor, an unsupported dtype, or two of them.
+        TypeError: an argument of another kind, an unsupported dtype, or two of them.
         ValueError: shapes that do not fit, an unknown activation or invalid parameters.
     """
     if not torch.jit.is_scripting():
-        if type(input) is not Tensor:
-            check_tensor("gated_mlp", input)
+        return call(
+            torch.ops.fastops.gated_mlp,
+            input,
+            gate_weight,
+            up_weight,
+            down_weight,
+            gate_bias,
+            up_bias,
+            down_bias,
+            activation,
+            [] if params is None else params,
+            checkpoint,
+        )
     return torch.ops.fastops.gated_mlp(
         input, gate_weight, up_weight, down_weight, gate_bias, up_bias, down_bias, activation, _list(params), checkpoint
     )
