@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -186,7 +187,48 @@ def test_from_sequential_shares_activations(device: Any) -> None:
     close(seen, [sequential[:2](batch(device)).detach()])
 
 
-# ---- pickles of the version before ----
+# ---- the version before, whose activations were names and not modules ----
+
+
+@pytest.mark.parametrize("kind", ["MLP", "MLP with dropout", "GatedMLP", "LinearAct"])
+@pytest.mark.parametrize("value", ["relu", 0.1, nn.ReLU()], ids=["name", "number", "module"])
+def test_attributes_of_the_version_before(kind: str, value: Any, device: Any) -> None:
+    """Setting them would do nothing, so it is an error that says what to do instead; what is said there works."""
+    module = seeded(PAIRS[kind][0], device).eval()
+    for name in ("activation", "params", "output_activation", "output_params", "dropout"):
+        before = dict(module.__dict__), dict(module._modules)
+        with pytest.raises(
+            AttributeError, match=rf"^fastops\.nn\.{type(module).__name__}: {name} .*torch\.nn\.ReLU\(\)$"
+        ):
+            setattr(module, name, value)
+        assert not hasattr(module, name) and (dict(module.__dict__), dict(module._modules)) == before
+    x = batch(device)
+    before = module(x)
+    if isinstance(module, MLP):
+        module[1] = nn.ReLU()
+    else:
+        module.act_fn = nn.ReLU()
+    assert not torch.equal(module(x), before)
+
+
+def test_modules_of_those_names(device: Any) -> None:
+    """A Sequential's modules may have such names, and can be replaced by them."""
+    named = {"first": nn.Linear(6, 8), "activation": nn.Tanh(), "last": nn.Linear(8, 3)}
+    mlp = MLP.from_sequential(nn.Sequential(OrderedDict(named)).to(device))
+    mlp.activation = nn.ReLU()
+    x = batch(device).float()
+    close(mlp(x), mlp.last(mlp.first(x).relu()))
+
+
+def test_attributes_of_subclasses() -> None:
+    """They are the subclass's own."""
+
+    class Named(MLP):
+        def __init__(self) -> None:
+            super().__init__(6, 8)
+            self.activation = "gelu"
+
+    assert Named().activation == "gelu"
 
 
 def as_before(module: nn.Module) -> Any:

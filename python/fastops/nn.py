@@ -22,7 +22,7 @@ from . import _C, _activations
 from ._activations import *  # noqa: F403
 from ._convert import convert
 from ._eager import check_tensor, is_linear_unchanged, is_plain_linear, is_plain_tensor
-from ._network import as_network, call_modules, check_form, module_of, name_after, restore_activation
+from ._network import as_network, call_modules, check_form, check_settable, module_of, name_after, restore_activation
 from ._resolve import Activation, as_module, plain_activation, resolve
 
 __all__ = [*_activations.MODULES, "GatedMLP", "LinearAct", "MLP", "convert"]
@@ -100,6 +100,11 @@ class LinearAct(nn.Module):
     @property
     def _function(self) -> Optional[tuple[str, list[float]]]:
         return plain_activation(self.act_fn)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if type(self) is LinearAct:
+            check_settable(self, name)
+        super().__setattr__(name, value)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
@@ -246,6 +251,11 @@ class MLP(nn.Sequential):
 
     __getitem__.__dict__.update(nn.Sequential.__getitem__.__dict__)  # scripted modules have it, too
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if type(self) is MLP:
+            check_settable(self, name)
+        super().__setattr__(name, value)
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         own = self.__dict__
@@ -368,6 +378,11 @@ class GatedMLP(nn.Module):
         """The activation, where all modules are plain."""
         layers = self.gate_proj, self.up_proj, self.down_proj
         return plain_activation(self.act_fn) if all(is_plain_linear(layer) for layer in layers) else None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if type(self) is GatedMLP:
+            check_settable(self, name)
+        super().__setattr__(name, value)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
