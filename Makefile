@@ -17,7 +17,8 @@ pip := $(bin)/python -m pip install --disable-pip-version-check
 strict := $(if $(filter-out 0,$(WERROR)),ON,OFF)
 werror := $(foreach option,WERROR ASSERTIONS,--config-settings=cmake.define.FASTOPS_$(option)=$(strict))
 
-# What is installed in .venv is remembered by empty files, so that nothing is installed twice.
+# What is installed in .venv is remembered by empty files, so that nothing is installed twice. That of a build has the
+# time at which the build began: a source that changes meanwhile is built again.
 stamps := .venv/stamps
 torch := $(stamps)/torch-$(subst $() ,,$(subst =,,$(TORCH)))
 fastops := $(stamps)/fastops$(if $(filter-out 0,$(WERROR)),-werror)
@@ -140,5 +141,6 @@ $(stamps)/test: $(torch) pyproject.toml
 
 $(fastops): $(torch) $(stamps)/build $(sources)
 	rm -f $(stamps)/fastops*
+	touch $@.started
 	$(pip) --no-build-isolation --no-deps $(werror) --editable .
-	touch $@
+	mv $@.started $@

@@ -1,4 +1,4 @@
-"""What CMake chooses while fastops is built."""
+"""What CMake chooses while fastops is built, and what make builds again."""
 
 from __future__ import annotations
 
@@ -55,3 +55,29 @@ def test_cuda_architectures(
         check=True,
     )
     assert "".join(run.stderr.split()) == expected
+
+
+@pytest.mark.skipif(shutil.which("make") is None or sys.platform == "win32", reason="needs make and a shell")
+@pytest.mark.skipif(not (SOURCES / "Makefile").exists(), reason="needs the sources")
+def test_sources_that_change_during_a_build(tmp_path: Path) -> None:
+    """`make build` builds them again; and once nothing changes, no more."""
+    shutil.copy(SOURCES / "Makefile", tmp_path)
+    for folder in ("cmake", "src", "tools", "python", ".venv/stamps"):
+        (tmp_path / folder).mkdir(parents=True)
+    for file in ("CMakeLists.txt", "pyproject.toml", "src/changed.cpp", "src/unchanged.cpp"):
+        (tmp_path / file).touch()
+    for stamp in ("python", "torch---grouptorch", "build"):
+        (tmp_path / ".venv/stamps" / stamp).touch()
+
+    def make(*arguments: str) -> int:
+        environment = {"PATH": os.environ["PATH"]}
+        return subprocess.run(["make", "build", *arguments], cwd=tmp_path, env=environment, check=False).returncode
+
+    assert make("--question") == 1
+    assert make("pip=sleep 0.1; touch src/changed.cpp; true") == 0
+    assert make("--question") == 1
+    assert make("pip=true") == 0
+    assert make("--question") == 0
+    (tmp_path / "src/unchanged.cpp").touch()
+    assert make("pip=false") == 2
+    assert make("--question") == 1
