@@ -126,7 +126,10 @@ def test_info(device: Any) -> None:
     assert {"cpu", device.type} <= set(info.native["softshrink"])
     assert set(ACTIVATIONS) | FUSED <= set(info.native)
     assert all(info.native[name]["cpu"] for name in ACTIVATIONS)
+    assert info.memory.limit == fastops.memory.stats().limit
     text = str(info)
+    mebibytes = f"{info.memory.kept / 2**20:.1f} MiB of at most {info.memory.limit / 2**20:.1f}"
+    assert f"memory kept: {mebibytes}" in text.splitlines()
     for field in ("fastops", "torch", "built_for_torch", "compiler", "python", "platform", "cpu_capability", "threads"):
         assert f"{field}: {getattr(info, field)}" in text.splitlines()
 
@@ -142,8 +145,11 @@ def test_info_shows_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_python_m_fastops() -> None:
     """python -m fastops prints the same."""
     run = subprocess.run([sys.executable, "-m", "fastops"], capture_output=True, text=True, check=True)
-    expected = [line for line in str(fastops.info()).splitlines() if not line.startswith("threads")]
-    assert [line for line in run.stdout.splitlines() if not line.startswith("threads")] == expected
+
+    def same(text: str) -> list[str]:
+        return [line for line in text.splitlines() if not line.startswith(("threads", "memory kept"))]
+
+    assert same(run.stdout) == same(str(fastops.info()))
     assert not run.stderr
 
 

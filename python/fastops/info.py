@@ -10,6 +10,7 @@ import torch
 
 from . import _C, _build, backends
 from ._library import op_names
+from .memory import Stats, stats
 
 # torch's device types with the dispatch key that their kernels are registered under.
 _DEVICES = {"cpu": "CPU", "cuda": "CUDA", "mps": "MPS", "xpu": "XPU"}
@@ -26,6 +27,8 @@ class Info(NamedTuple):
     platform: str
     cpu_capability: str
     threads: int
+    memory: Stats
+    """What is kept of CPU results and workspaces: :mod:`fastops.memory`."""
     environment: dict[str, str]
     backends: dict[str, str]
     """The installed backends of other packages: whether each was loaded, and from where."""
@@ -35,7 +38,8 @@ class Info(NamedTuple):
     those are faster."""
 
     def __str__(self) -> str:
-        lines = [f"{field}: {getattr(self, field)}" for field in self._fields[:-3]]
+        lines = [f"{field}: {getattr(self, field)}" for field in self._fields[:-4]]
+        lines.append(f"memory kept: {self.memory.kept / 2**20:.1f} MiB of at most {self.memory.limit / 2**20:.1f}")
         lines += [f"{name}={value}" for name, value in self.environment.items()]
         lines += [f"backend {name}: {state}" for name, state in self.backends.items()]
         for device in next(iter(self.native.values())):
@@ -59,6 +63,7 @@ def info() -> Info:
         platform=platform.platform(),
         cpu_capability=_C.cpu_capability(),
         threads=torch.get_num_threads(),
+        memory=stats(),
         environment={
             _printable(name): _printable(value)
             for name, value in os.environ.items()
