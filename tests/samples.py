@@ -7,19 +7,26 @@ from __future__ import annotations
 
 import dataclasses
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
 
-import reference
+from expected import (
+    Function,
+    activation,
+    derivative,
+    gated_mlp_reference,
+    mlp_reference,
+    slope_from_output,
+    split_layers,
+    vector_jacobian,
+)
 from reference import ACTIVATIONS, GRADIENT_FROM_OUTPUT, parameter_sets
 from strategies import WIDEST
 
-Function = Callable[..., Any]
 Shape = tuple[int, ...]
 
 
@@ -76,71 +83,6 @@ def close(actual: Any, expected: Any) -> None:
     """Equal in float64, up to what PyTorch's own formulas lose by cancellation in a third derivative."""
     tolerance = 1e-3 if WIDEST is torch.float32 else 1e-6
     torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
-
-
-def activation(name: str, params: Sequence[float] = ()) -> Function:
-    """The activation in plain PyTorch, differentiable to any order; no parameters for the defaults."""
-    if name in reference._TWICE_DIFFERENTIABLE:
-        return reference._TWICE_DIFFERENTIABLE[name]
-    return lambda x: reference.activation(name, x, params)
-
-
-def slope_from_output(name: str) -> Function:
-    """The derivative of the activation as a function of its output."""
-    return lambda y: GRADIENT_FROM_OUTPUT[name](y, *parameter_sets(name)[0])
-
-
-def derivative(function: Function, order: int) -> Function:
-    """The derivative of an elementwise function, differentiable in turn."""
-    if order == 0:
-        return function
-    lower = derivative(function, order - 1)
-
-    def differentiated(x: Tensor) -> Tensor:
-        value, pull_back = torch.func.vjp(lower, x)
-        return pull_back(torch.ones_like(value))[0]
-
-    return differentiated
-
-
-def masked(grads: Sequence[Tensor], mask: Sequence[bool]) -> list[Tensor]:
-    """The gradients that the mask asks for."""
-    return [grad for grad, wanted in zip(grads, mask, strict=True) if wanted]
-
-
-def vector_jacobian(function: Function, mask: Sequence[bool]) -> Function:
-    """Of grad_output and the function's inputs: the gradients of the inputs that the mask asks for."""
-    return lambda grad_output, *inputs: masked(torch.func.vjp(function, *inputs)[1](grad_output), mask)
-
-
-def mlp_reference(biased: Sequence[bool], hidden: Function, last: Function) -> Function:
-    """A multi-layer perceptron of input, W0, b0, W1, ...; a layer that is not biased has no b."""
-
-    def compute(x: Tensor, *parameters: Tensor) -> Tensor:
-        weights, biases = split_layers(parameters, biased)
-        for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
-            x = (hidden if i + 1 < len(weights) else last)(linear(x, weight, bias))
-        return x
-
-    return compute
-
-
-def split_layers(parameters: Sequence[Tensor], biased: Sequence[bool]) -> tuple[list[Tensor], list[Tensor | None]]:
-    """W0, b0, W1, ... as weights and biases, None where a layer has no bias."""
-    rest = iter(parameters)
-    layers = [(next(rest), next(rest) if has_bias else None) for has_bias in biased]
-    return [weight for weight, _ in layers], [bias for _, bias in layers]
-
-
-def gated_mlp_reference(name: str) -> Function:
-    """The gated feed-forward block of input, three weights and up to three biases."""
-
-    def compute(x: Tensor, gate_weight: Tensor, up_weight: Tensor, down_weight: Tensor, *biases: Tensor) -> Tensor:
-        gate_bias, up_bias, down_bias = biases or (None, None, None)
-        gate = activation(name)(linear(x, gate_weight, gate_bias))
-        return linear(gate * linear(x, up_weight, up_bias), down_weight, down_bias)
-
-    return compute
 
 
 def detached(function: Function, *arguments: Any) -> Any:

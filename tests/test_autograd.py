@@ -13,16 +13,9 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fastops
+from expected import activation, mlp_reference
 from reference import ACTIVATIONS, parameter_sets
-from samples import (
-    SAMPLES,
-    Sample,
-    activation,
-    close,
-    each_activation,
-    each_differentiable_sample,
-    mlp_reference,
-)
+from samples import SAMPLES, Sample, close, each_activation, each_differentiable_sample
 from strategies import DEVICE, DTYPES, WIDEST
 
 ops = torch.ops.fastops

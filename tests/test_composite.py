@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from checks import assert_same_bits
+from perceptrons import draw_network, expected_network
 from reference import ACTIVATIONS, GRADIENT_FROM_OUTPUT, Approximate, output_suffices
 from strategies import (
     dtypes,
@@ -25,7 +26,6 @@ from strategies import (
 from test_bias_act import assert_gradients, make, operands, pre_activation
 from test_gated_act import gated_layouts, gradients, halves, product
 from test_gated_mlp import draw_gated_network, expected_gated_network
-from test_mlp import draw_network, expected_network
 
 ops = torch.ops.fastops
 NAMES = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("fastops::")]

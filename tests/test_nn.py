@@ -11,10 +11,11 @@ import torch
 from torch import nn
 
 import fastops.nn
+from expected import activation
 from fastops.nn import MLP, GatedMLP, LinearAct
 from modules import CLASSES, MODULES, PAIRS, batch, each_pair, seeded, value_and_gradients
 from reference import ACTIVATIONS, parameter_sets
-from samples import activation, close
+from samples import close
 from strategies import WIDEST
 
 # ---- against torch.nn ----

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from checks import assert_same_bits, products
 from fuzz.cases import category
+from perceptrons import Network, expected_network
 from reference import (
     ACTIVATIONS,
     GRADIENT_FROM_OUTPUT,
@@ -30,7 +31,6 @@ from strategies import DTYPES, Layout, random_values
 from test_bias_act import pre_activation
 from test_gated_act import gradients, halves, product
 from test_gated_mlp import GatedNetwork, expected_gated_network
-from test_mlp import Network, expected_network
 
 ops = torch.ops.fastops
 
