@@ -36,11 +36,10 @@ class Mutation(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Mutations that show in one file of kernels: in these tests, in either order of the threads."""
+    """What shows mutations of one file of kernels: these tests, in either order of the threads."""
 
     source: str
     tests: str  # a file, and pytest's -k
-    mutations: list[Mutation]
     gpu: str = "none"  # whose matrix cores there are
     blocks: str = "all"  # or "ends": which blocks the emulator runs
 
@@ -52,147 +51,95 @@ LOAD = "load_panel(layer);\n"
 SUM_ROW = "sum_row(int lane, int e) { return 4 * (lane / 16) + e;"
 INDEX = "row * row_stride + column * column_stride"
 TAIL = "::erfcf(x.v * -0.70710678118654752440f)"
+SMALL = "test_mlp: float16 and (small_integers or small_numbers)"
 END = "begin + block_rows < rows ? begin + block_rows : rows"
 
-WRONG = [
-    Group(
-        "activation.hip",
-        "test_activation: test_forward or in_place or every_lane",
-        [
-            Mutation("a row past the last", "transform.h", "if (row >= rows) return;", "if (row > rows) return;"),
-            Mutation("an element past the last", "transform.h", "column < columns) {", "column <= columns) {"),
-            Mutation("rows left out", "transform.h", "divide_up(call.rows, block.y)", "call.rows / block.y"),
-            Mutation("elements left out", "transform.h", "grid(divide_up(pieces, block.x)", "grid(pieces / block.x"),
-            Mutation("packets that are not aligned", "transform.h", "% 16 == 0 &&", "% sizeof(Storage) == 0 &&"),
-            Mutation("rows that are not aligned", "transform.h", "(rows == 1 || row", "(true || row"),
-            Mutation("packets of elements that lie apart", "transform.h", "column_stride == 1 &&", ""),
-            Mutation("the stride of the columns left out", "transform.h", "column * column_stride);", "column);"),
-            Mutation("16 bits rounded down", "number.h", "bits + 0x7fffu + ((bits >> 16) & 1u)", "bits"),
-        ],
-    ),
-    Group(
-        "activation.hip",
-        "test_activation: sixteen_bit or special_values",
-        [
-            Mutation("a NaN rounded to infinity", "number.h", "nan ? (bits >> 16) | 0x40u : ", "!nan ? 0 : "),
-        ],
-    ),
-    Group(
-        "activation.hip",
-        "test_activation: test_tails",
-        [
-            Mutation("GELU's tail cancels", "number.h", TAIL, "(1.0f + ::erff(x.v * 0.70710678118654752440f))"),
-        ],
-    ),
-    Group(
-        "activation.hip",
-        "test_far_apart: test_activation",
-        [
-            Mutation("indices of 32 bits", "transform.h", f"(data + {INDEX}", f"(data + int({INDEX})"),
-            Mutation("indices of 32 bits, unsigned", "transform.h", f"(data + {INDEX}", f"(data + unsigned({INDEX})"),
-            Mutation("strides of rows of 32 bits", "transform.h", "int64_t row_stride;", "int row_stride;"),
-            Mutation("strides of columns of 32 bits", "transform.h", "int64_t column_stride;", "int column_stride;"),
-        ],
-    ),
-    Group(
-        "activation.hip",
-        "test_far_apart: test_ends",
-        [
-            Mutation("rows of 32 bits", "transform.h", "const int64_t row = (", "const int row = ("),
-            Mutation("columns of 32 bits", "transform.h", "piece * width);", "int(piece * width));"),
-        ],
-        blocks="ends",
-    ),
-    Group(
-        "activation_backward.hip",
-        "test_activation: test_backward and not from_output",
-        [
-            Mutation("another order", "activation_backward.hip", "A, Storage, 3, from", "A, Storage, 2, from"),
-            Mutation("of the output", "activation_backward.hip", "if (from_output)", "if (!from_output)"),
-        ],
-    ),
-    Group(
-        "bias_act.hip",
-        "test_bias_act: test_forward or test_backward and not from_output or 20000-3",
-        [
-            Mutation("no barrier", "bias_act.hip", BARRIER, ""),
-            Mutation("a barrier for some", "bias_act.hip", BARRIER, f"if (threadIdx.y < half) {BARRIER}"),
-            Mutation("a return before a barrier", "bias_act.hip", COLUMN, f"if (column >= columns) return;\n{COLUMN}"),
-            Mutation("a race", "bias_act.hip", "if (threadIdx.y < half)", "if (threadIdx.y <= half)"),
-            Mutation("too little shared memory", "bias_act.hip", "block_threads * width *", "block_threads *"),
-            Mutation("shared memory that nobody wrote", "bias_act.hip", "mine[k * blockDim.x] = sums[k]", "sums[k]"),
-            Mutation("rows of the next block", "bias_act.hip", END, "rows"),
-            Mutation("a row past the last", "bias_act.hip", END, "begin + block_rows"),
-            Mutation("the last block left out", "bias_act.hip", "block < blocks; block", "block + 1 < blocks; block"),
-            Mutation("a column past the last", "bias_act.hip", "if (first_column + c >= columns) return;", ""),
-            Mutation("the bias of another column", "bias_act.hip", "packet<width>(0, column)", "packet<width>(0, 0)"),
-        ],
-    ),
-    Group(
-        "gated_act.hip",
-        "test_gated_act: not is_glu",
-        [
-            Mutation("another factor", "gated_act.hip", "y[1] = value * grad", "y[1] = gate * grad"),
-            Mutation("ties away from even", "number.h", "+ ((bits >> 16) & 1u)", "+ 1u"),
-            Mutation("a result that is not wanted", "transform.h", "if (output.of[i].data) ", ""),
-        ],
-    ),
-    Group(
-        "small_mlp.hip",
-        "test_mlp: mlp_forward or mlp_backward or test_many_rows and not data and gelu",
-        [
-            Mutation("no barrier after loading", "tile.h", f"      {BARRIER}      products.", "      products."),
-            Mutation("no barrier after products", "tile.h", f"size, width);\n      {BARRIER}", "size, width);\n"),
-            Mutation("no barrier before sums", "small_mlp.hip", f"{BARRIER}        tile.add_par", "tile.add_par"),
-            Mutation("a row past the last", "small_mlp.hip", "rows = rest < tile_rows<Storage> ? ", "rows = false ? "),
-            Mutation(
-                "the last block left out", "small_mlp.hip", "block < blocks; ++block", "block + 1 < blocks; ++block"
-            ),
-            Mutation("the next element", "tile.h", "f(row, column, sum[i][j])", "f(row, column + 1, sum[i][j])"),
-            Mutation("elements outside of the tile", "tile.h", "row < height && column < width", "row < height"),
-        ],
-    ),
-    Group(
-        "small_mlp.hip",
-        "test_mlp: test_many_rows_of_data",
-        [Mutation("no barrier after sums", "small_mlp.hip", f"      {BARRIER}    }}\n  }});", "    }\n  });")],
-    ),
-    Group(
-        "small_mlp.hip",
-        "test_far_apart: test_mlp",
-        [Mutation("elements of 32 bits", "transform.h", f"data[{INDEX}]", f"data[int({INDEX})]")],
-    ),
-    Group(
-        "small_mlp.hip",
-        "test_mlp: float16 and (small_integers or small_numbers)",
-        [
-            Mutation("no barrier before the weight", "matrix_tiles.h", f"{BARRIER}    load_", "    load_"),
-            Mutation("no barrier after the weight", "matrix_tiles.h", f"load_panel(layer);\n    {BARRIER}", LOAD),
-            Mutation("no barrier before the values", "matrix_tiles.h", f"    {BARRIER}#pragma", "#pragma"),
-            Mutation("no barrier after the values", "matrix_tiles.h", f"      }}\n    }}\n    {BARRIER}  }}", "}}}"),
-            Mutation("nothing beyond the edges", "matrix_tiles.h", "padded(rows), padded(width), [", "rows, width, ["),
-            Mutation("a part of a wave", "matrix_tiles.h", "column >= width) break", "column > width - lane) break"),
-            Mutation("rows of other lanes", "matrix.h", SUM_ROW, f"{SUM_ROW[:-1]} ^ 1;"),
-            Mutation(
-                "subnormal numbers", "matrix.h", "multiply_add_float32<Storage>(sum, a", "mfma_16x16x16<Storage>(sum, a"
-            ),
-        ],
-        gpu="gfx90a",
-    ),
-    Group(
-        "small_mlp.hip",
-        "test_mlp: float16 and (small_integers or small_numbers)",
-        [
-            Mutation(
-                "operands in half of the lanes",
-                "matrix.h",
-                "row(int lane, int) { return lane % 16; }\n  __device__ static constexpr int depth(int, ",
-                "row(int lane, int) { return lane / 2; }\n  __device__ static constexpr int depth(int, ",
-            )
-        ],
-        gpu="gfx1100",
-    ),
-]
+WRONG = {
+    Group("activation.hip", "test_activation: test_forward or in_place or every_lane"): [
+        Mutation("a row past the last", "transform.h", "if (row >= rows) return;", "if (row > rows) return;"),
+        Mutation("an element past the last", "transform.h", "column < columns) {", "column <= columns) {"),
+        Mutation("rows left out", "transform.h", "divide_up(call.rows, block.y)", "call.rows / block.y"),
+        Mutation("elements left out", "transform.h", "grid(divide_up(pieces, block.x)", "grid(pieces / block.x"),
+        Mutation("packets that are not aligned", "transform.h", "% 16 == 0 &&", "% sizeof(Storage) == 0 &&"),
+        Mutation("rows that are not aligned", "transform.h", "(rows == 1 || row", "(true || row"),
+        Mutation("packets of elements that lie apart", "transform.h", "column_stride == 1 &&", ""),
+        Mutation("the stride of the columns left out", "transform.h", "column * column_stride);", "column);"),
+        Mutation("16 bits rounded down", "number.h", "bits + 0x7fffu + ((bits >> 16) & 1u)", "bits"),
+    ],
+    Group("activation.hip", "test_activation: sixteen_bit or special_values"): [
+        Mutation("a NaN rounded to infinity", "number.h", "nan ? (bits >> 16) | 0x40u : ", "!nan ? 0 : "),
+    ],
+    Group("activation.hip", "test_activation: test_tails"): [
+        Mutation("GELU's tail cancels", "number.h", TAIL, "(1.0f + ::erff(x.v * 0.70710678118654752440f))"),
+    ],
+    Group("activation.hip", "test_far_apart: test_activation"): [
+        Mutation("indices of 32 bits", "transform.h", f"(data + {INDEX}", f"(data + int({INDEX})"),
+        Mutation("indices of 32 bits, unsigned", "transform.h", f"(data + {INDEX}", f"(data + unsigned({INDEX})"),
+        Mutation("strides of rows of 32 bits", "transform.h", "int64_t row_stride;", "int row_stride;"),
+        Mutation("strides of columns of 32 bits", "transform.h", "int64_t column_stride;", "int column_stride;"),
+    ],
+    Group("activation.hip", "test_far_apart: test_ends", blocks="ends"): [
+        Mutation("rows of 32 bits", "transform.h", "const int64_t row = (", "const int row = ("),
+        Mutation("columns of 32 bits", "transform.h", "piece * width);", "int(piece * width));"),
+    ],
+    Group("activation_backward.hip", "test_activation: test_backward and not from_output"): [
+        Mutation("another order", "activation_backward.hip", "A, Storage, 3, from", "A, Storage, 2, from"),
+        Mutation("of the output", "activation_backward.hip", "if (from_output)", "if (!from_output)"),
+    ],
+    Group("bias_act.hip", "test_bias_act: test_forward or test_backward and not from_output or 20000-3"): [
+        Mutation("no barrier", "bias_act.hip", BARRIER, ""),
+        Mutation("a barrier for some", "bias_act.hip", BARRIER, f"if (threadIdx.y < half) {BARRIER}"),
+        Mutation("a return before a barrier", "bias_act.hip", COLUMN, f"if (column >= columns) return;\n{COLUMN}"),
+        Mutation("a race", "bias_act.hip", "if (threadIdx.y < half)", "if (threadIdx.y <= half)"),
+        Mutation("too little shared memory", "bias_act.hip", "block_threads * width *", "block_threads *"),
+        Mutation("shared memory that nobody wrote", "bias_act.hip", "mine[k * blockDim.x] = sums[k]", "sums[k]"),
+        Mutation("rows of the next block", "bias_act.hip", END, "rows"),
+        Mutation("a row past the last", "bias_act.hip", END, "begin + block_rows"),
+        Mutation("the last block left out", "bias_act.hip", "block < blocks; block", "block + 1 < blocks; block"),
+        Mutation("a column past the last", "bias_act.hip", "if (first_column + c >= columns) return;", ""),
+        Mutation("the bias of another column", "bias_act.hip", "packet<width>(0, column)", "packet<width>(0, 0)"),
+    ],
+    Group("gated_act.hip", "test_gated_act: not is_glu"): [
+        Mutation("another factor", "gated_act.hip", "y[1] = value * grad", "y[1] = gate * grad"),
+        Mutation("ties away from even", "number.h", "+ ((bits >> 16) & 1u)", "+ 1u"),
+        Mutation("a result that is not wanted", "transform.h", "if (output.of[i].data) ", ""),
+    ],
+    Group("small_mlp.hip", "test_mlp: mlp_forward or mlp_backward or test_many_rows and not data and gelu"): [
+        Mutation("no barrier after loading", "tile.h", f"      {BARRIER}      products.", "      products."),
+        Mutation("no barrier after products", "tile.h", f"size, width);\n      {BARRIER}", "size, width);\n"),
+        Mutation("no barrier before sums", "small_mlp.hip", f"{BARRIER}        tile.add_par", "tile.add_par"),
+        Mutation("a row past the last", "small_mlp.hip", "rows = rest < tile_rows<Storage> ? ", "rows = false ? "),
+        Mutation("the last block left out", "small_mlp.hip", "block < blocks; ++block", "block + 1 < blocks; ++block"),
+        Mutation("the next element", "tile.h", "f(row, column, sum[i][j])", "f(row, column + 1, sum[i][j])"),
+        Mutation("elements outside of the tile", "tile.h", "row < height && column < width", "row < height"),
+    ],
+    Group("small_mlp.hip", "test_mlp: test_many_rows_of_data"): [
+        Mutation("no barrier after sums", "small_mlp.hip", f"      {BARRIER}    }}\n  }});", "    }\n  });"),
+    ],
+    Group("small_mlp.hip", "test_far_apart: test_mlp"): [
+        Mutation("elements of 32 bits", "transform.h", f"data[{INDEX}]", f"data[int({INDEX})]"),
+    ],
+    Group("small_mlp.hip", SMALL, gpu="gfx90a"): [
+        Mutation("no barrier before the weight", "matrix_tiles.h", f"{BARRIER}    load_", "    load_"),
+        Mutation("no barrier after the weight", "matrix_tiles.h", f"load_panel(layer);\n    {BARRIER}", LOAD),
+        Mutation("no barrier before the values", "matrix_tiles.h", f"    {BARRIER}#pragma", "#pragma"),
+        Mutation("no barrier after the values", "matrix_tiles.h", f"      }}\n    }}\n    {BARRIER}  }}", "}}}"),
+        Mutation("nothing beyond the edges", "matrix_tiles.h", "padded(rows), padded(width), [", "rows, width, ["),
+        Mutation("a part of a wave", "matrix_tiles.h", "column >= width) break", "column > width - lane) break"),
+        Mutation("rows of other lanes", "matrix.h", SUM_ROW, f"{SUM_ROW[:-1]} ^ 1;"),
+        Mutation(
+            "subnormal numbers", "matrix.h", "multiply_add_float32<Storage>(sum, a", "mfma_16x16x16<Storage>(sum, a"
+        ),
+    ],
+    Group("small_mlp.hip", SMALL, gpu="gfx1100"): [
+        Mutation(
+            "operands in half of the lanes",
+            "matrix.h",
+            "row(int lane, int) { return lane % 16; }\n  __device__ static constexpr int depth(int, ",
+            "row(int lane, int) { return lane / 2; }\n  __device__ static constexpr int depth(int, ",
+        ),
+    ],
+}
 
 ARRAY = "N z[64]; for (int i = 0; i < 64; ++i) z[i] = x[0] * N(i); x[0] = z[column & 63]; formula(x, y);"
 EITHER = "S sums[width] = {}; sums[0] = *(rows < 9 ? static_cast<S*>(shared_memory()) : block_sums);"
@@ -351,8 +298,8 @@ def main() -> None:
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         jobs = {
             f"{group.source}, {group.gpu}, {group.tests}: {mutation.name}": (is_wrong, group, mutation)
-            for group in WRONG
-            for mutation in [UNBROKEN, *group.mutations]
+            for group, mutations in WRONG.items()
+            for mutation in [UNBROKEN, *mutations]
         } | {
             f"{source}, {mutation.name} on {gpu}": (is_slow, source, gpu, fault, mutation)
             for source, gpus, fault, mutation in SLOW
