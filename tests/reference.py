@@ -15,7 +15,8 @@ The error budget, which every test uses and which stands here alone:
 * Errors of arguments go through an operation to first order; through an activation by its values at both ends of the
   argument's interval, which holds at jumps too. At a kink there is no derivative of order 2 and more: what PyTorch
   gives there is that of one side, what another formula gives may be that of the other.
-* Apple's GPUs may take a subnormal float32 for zero: there such an argument is off by as much as it is.
+* Apple's GPUs may take a subnormal float32 for the zero of its sign, as an operand and as a result; the specification
+  of Metal's language allows it. `as_taken` has what such a number may be there, and an argument is off by as much.
 
 `Approximate` applies these rules: a float64 value with its bound, computed along with it.
 """
@@ -104,6 +105,16 @@ GRADIENT_FROM_OUTPUT = {
     "softshrink": lambda y, lambd: (y != 0).to(y),
     "hardshrink": lambda y, lambd: (y != 0).to(y),
 }
+
+
+def flushed(values):
+    """The numbers with the zero of its sign for each that is subnormal in float32."""
+    return torch.where(values.abs() < torch.finfo(torch.float32).smallest_normal, 0 * values, values)
+
+
+def as_taken(values, device):
+    """All that the device may take the numbers for."""
+    return [values, flushed(values)] if device.type == "mps" else [values]
 
 
 def activation(name, x, params=()):
@@ -248,8 +259,7 @@ class Approximate:
     def exact(cls, tensor):
         """The tensor itself."""
         value = tensor.detach().cpu().double()
-        flushed = (value.abs() < torch.finfo(torch.float32).smallest_normal) & (tensor.device.type == "mps")
-        return cls(value, torch.where(flushed, value.abs(), 0.0), tensor.dtype)
+        return cls(value, (value - as_taken(value, tensor.device)[-1]).abs().nan_to_num(nan=0.0), tensor.dtype)
 
     @property
     def eps(self):

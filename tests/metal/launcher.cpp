@@ -4,6 +4,7 @@
 
 #include <sys/mman.h>
 #include <ucontext.h>
+#include <xmmintrin.h>
 
 #include <algorithm>
 #include <cstring>
@@ -206,6 +207,19 @@ class Threadgroup {
   std::string error_;
 };
 
+// While it lives, subnormal numbers are zeros, those that are read and those that are computed: Apple's GPUs do that,
+// to the operands of comparisons too.
+class SubnormalsAreZeros {
+ public:
+  SubnormalsAreZeros() { _mm_setcsr(before_ | denormals_are_zeros | flush_to_zero); }
+  ~SubnormalsAreZeros() { _mm_setcsr(before_); }
+
+ private:
+  static constexpr unsigned denormals_are_zeros = 0x0040;
+  static constexpr unsigned flush_to_zero = 0x8000;
+  const unsigned before_ = _mm_getcsr();
+};
+
 // What thread `index` of a threadgroup of these sizes sees.
 ThreadState thread_state(void* const* buffers, unsigned index, const unsigned (&grid)[3], const unsigned (&group)[3],
                          const unsigned (&place)[3], const unsigned (&size)[3]) {
@@ -252,6 +266,7 @@ const KernelEntry* find_kernel(const std::string& name) {
 void set_schedule(unsigned seed) { schedule = seed; }
 
 void launch(const KernelEntry& kernel, void* const* buffers, const unsigned (&grid)[3], const unsigned (&group)[3]) {
+  const SubnormalsAreZeros subnormals;
   std::unique_ptr<Threadgroup> threadgroup;
   if (kernel.collective) threadgroup = std::make_unique<Threadgroup>(kernel, size_t{group[0]} * group[1] * group[2]);
   std::mt19937 random(schedule);
