@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import features
-from strategies import DEVICE, DTYPES, QUICK
+from strategies import DEVICE, QUICK
 
 collect_ignore = ["strangers"]  # make strangers has an environment of their own
 
@@ -36,17 +36,6 @@ def restore_threads():
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_pyfunc_call(pyfuncitem):
-    """Skips a test that needs float64 on a device that has none."""
-    try:
-        return (yield)
-    except TypeError as error:
-        if torch.float64 in DTYPES or "to float64" not in str(error):
-            raise
-        pytest.skip(f"{DEVICE} has no float64")
 
 
 # ---- the tables of features, features.py ----

@@ -16,6 +16,7 @@ QUICK = os.environ.get("FASTOPS_TEST_PROFILE") == "quick"
 # Metal has no float64.
 DTYPES = [torch.float32, torch.bfloat16, torch.float16] + ([torch.float64] if DEVICE != "mps" else [])
 WIDEST = torch.float64 if torch.float64 in DTYPES else torch.float32
+needs_float64 = pytest.mark.skipif(torch.float64 not in DTYPES, reason=f"{DEVICE} has no float64")
 
 every_activation = pytest.mark.parametrize("name", ACTIVATIONS)
 every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype)[6:])

@@ -16,7 +16,7 @@ import fastops
 from expected import activation, mlp_reference
 from reference import ACTIVATIONS, parameter_sets
 from samples import SAMPLES, Sample, close, each_activation, each_differentiable_sample
-from strategies import DEVICE, DTYPES, WIDEST
+from strategies import WIDEST, needs_float64
 
 ops = torch.ops.fastops
 
@@ -37,8 +37,6 @@ def gradients(loss: Tensor, inputs: Sequence[Tensor], **options: Any) -> tuple[T
 
 
 # ---- finite differences ----
-
-needs_float64 = pytest.mark.skipif(torch.float64 not in DTYPES, reason=f"{DEVICE} has no float64")
 
 
 @needs_float64

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from calls import raises
 from samples import each_activation
-from strategies import DEVICE
+from strategies import DEVICE, DTYPES
 
 ops = torch.ops.fastops
 
@@ -44,7 +44,7 @@ BAD_OUT: dict[str, tuple[type[Exception], Callable[[Tensor], tuple[Tensor, Tenso
     "wrong shape": (ValueError, lambda b: (b[:12].view(3, 4), b[12:24].view(4, 3))),
     "too large": (ValueError, lambda b: (b[:12], b[12:25])),
     "to broadcast": (ValueError, lambda b: (b[:4].view(1, 4), b[4:16].view(3, 4))),
-    "wrong dtype": (TypeError, lambda b: (b[:12], b[12:24].double())),
+    "wrong dtype": (TypeError, lambda b: (b[:12], b[12:24].to(DTYPES[-1]))),
     "integers": (TypeError, lambda b: (b[:12], b[12:24].int())),
     "wrong device": (RuntimeError, lambda b: (b[:12], torch.ones(12, device=DEVICE if b.is_meta else "meta"))),
     "overlaps input": (RuntimeError, lambda b: (b[:12], b[4:16])),
