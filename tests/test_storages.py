@@ -52,6 +52,8 @@ def assert_same_results(actual: Any, expected: Any) -> None:
 
 def freed(tensor: Tensor, held: int = 0) -> Tensor:
     """The tensor after its storage was resized to so many bytes, as FSDP does with parameters that are not in use."""
+    if tensor.device.type == "mps":
+        pytest.skip("PyTorch resizes no storage of mps")
     tensor.untyped_storage().resize_(held)
     return tensor
 
