@@ -1,4 +1,4 @@
-"""The frame that runs random cases, tests/fuzz: what goes wrong is noticed, named and can be replayed."""
+"""Random cases, tests/fuzz: what goes wrong is noticed, named and can be replayed."""
 
 from __future__ import annotations
 
@@ -55,3 +55,9 @@ def test_replay() -> None:
     assert "is wrong" in processes.run("fuzz", "broken", "--seed", "1").stderr
     run = processes.run("fuzz", "broken", "--seed", "0", "6")
     assert run.returncode == 1 and "left something behind" in run.stderr
+
+
+def test_mutants() -> None:
+    """Wrong values, errors, strides and transforms, and writes beside an argument, are noticed by the first cases."""
+    run = processes.run("-m", "fuzz.mutants")
+    assert run.returncode == 0, run.stdout + run.stderr

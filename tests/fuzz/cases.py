@@ -28,6 +28,12 @@ def category(name: str, details: str = "") -> None:
     _report({"category": name, "details": details})
 
 
+def report(to: Callable[[dict[str, Any]], None]) -> None:
+    """Who is told."""
+    global _report
+    _report = to
+
+
 def family(name: str) -> ModuleType:
     """The module of a family."""
     return importlib.import_module(f"fuzz.{name}")
@@ -61,10 +67,9 @@ def replay(name: str, seeds: Sequence[int]) -> None:
 
 def work(name: str) -> None:
     """Runs the cases whose seeds come on stdin; what happens to each goes to stdout, as lines of JSON."""
-    global _report
     replies = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what a case prints
-    _report = lambda message: print(json.dumps(message), file=replies)  # noqa: E731
+    report(lambda message: print(json.dumps(message), file=replies))
     faulthandler.enable()
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

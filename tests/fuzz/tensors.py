@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 HUGE = 1 << 34  # elements that no machine has memory for
+FEW = 1 << 12
 PAD = 32  # elements around what a tensor holds: NaN for whoever reads them
 
 
@@ -279,11 +280,14 @@ def overlapping_base(kitchen: Kitchen, recipe: Recipe) -> Tensor:
 
 
 def nested(layout: torch.layout) -> Kind:
-    """Two tensors of different lengths in one."""
-    return lambda _, recipe: torch.nested.nested_tensor(
-        [torch.ones(max(1, math.prod(recipe.size[:-1])), *recipe.size[-1:]), torch.ones(2, *recipe.size[-1:])],
-        layout=layout,
-    )
+    """Two tensors of different lengths in one, whose last dimension is the recipe's where there is memory for it."""
+
+    def make(_: Kitchen, recipe: Recipe) -> Tensor:
+        last = [min(n, FEW) for n in recipe.size[-1:]]
+        lengths = min(max(1, math.prod(recipe.size[:-1])), FEW), 2
+        return torch.nested.nested_tensor([torch.ones(length, *last) for length in lengths], layout=layout)
+
+    return make
 
 
 NOT_TENSORS: dict[str, Kind] = {

@@ -1,6 +1,7 @@
 """Transforms composed at random over every op of samples.py, against the same transforms of plain PyTorch in float64.
 
-Where PyTorch's own function does not take a composition, neither must ours.
+Every kind of op meets every transform in turn, and one or two others by chance. Where PyTorch's own function does not
+take a composition, neither must ours.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 from fuzz.cases import category
+from reference import ACTIVATIONS
 from samples import SAMPLES, Sample
 
 Function = Callable[..., tuple[Tensor, ...]]  # of tensors
 Wrap = Callable[[Function], Function]
 
 TOLERANCE = 1e-6
-OPS = sorted({sample.op for sample in SAMPLES})
+TRIES = 5  # until PyTorch takes a composition
 
 warnings.filterwarnings("ignore")
 
@@ -114,9 +116,20 @@ def jacobian(transform: Callable[..., Any]) -> Callable[..., tuple[str, Wrap]]:
 
 
 def draw_functionalize(rng: random.Random, inputs: list[Tensor]) -> tuple[str, Wrap]:
-    """Without mutations, and perhaps without views."""
+    """Without mutations, and perhaps without views, of inputs that are views of what has just been written to."""
     remove = rng.choice(["mutations", "mutations_and_views"])
-    return f"functionalize({remove})", lambda f: functionalize(f, remove=remove)
+
+    def wrap(f: Function) -> Function:
+        def of_views(*xs: Tensor) -> tuple[Tensor, ...]:
+            bases = [torch.zeros_like(x) for x in xs]
+            views = [base.view_as(base) for base in bases]
+            for base, x in zip(bases, xs, strict=True):
+                base.add_(x)
+            return f(*views)
+
+        return functionalize(of_views, remove=remove)
+
+    return f"functionalize({remove})", wrap
 
 
 def draw_autocast(rng: random.Random, inputs: list[Tensor]) -> tuple[str, Wrap]:
@@ -241,7 +254,7 @@ def draw_dual(rng: random.Random, inputs: list[Tensor]) -> tuple[str, Wrap]:
 
 Draw = Callable[[random.Random, list[Tensor]], tuple[str, Wrap]]
 
-ANYWHERE: dict[Draw, float] = {
+ANYWHERE: dict[Draw, float] = {  # how often beside another one
     draw_vmap: 4,
     draw_jvp: 2,
     draw_grad: 3,
@@ -251,17 +264,18 @@ ANYWHERE: dict[Draw, float] = {
     draw_functionalize: 2,
     draw_autocast: 1,
 }
-LAST: dict[Draw, float] = ANYWHERE | {
-    draw_make_fx: 1,
-    draw_compile: 0.3,
-    draw_compiled_gradients: 0.3,
-    draw_autograd: 1,
-    draw_checkpoint: 1,
-    draw_batched_gradients: 1,
-    draw_dual: 1,
-}
+LAST: list[Draw] = [
+    draw_make_fx,
+    draw_compile,
+    draw_compiled_gradients,
+    draw_autograd,
+    draw_checkpoint,
+    draw_batched_gradients,
+    draw_dual,
+]
+COMPILED: list[Draw] = [draw_compile, draw_compiled_gradients]
 # For the forms with out=, of which PyTorch has no derivatives and no vmap.
-PLAIN: dict[Draw, float] = {draw_functionalize: 2, draw_autocast: 1, draw_make_fx: 1, draw_compile: 0.3}
+PLAIN: list[Draw] = [draw_functionalize, draw_autocast, draw_make_fx, draw_compile]
 
 
 def dressed(tensor: Tensor, rng: random.Random) -> Tensor:
@@ -296,28 +310,68 @@ def outcome(function: Function, inputs: Sequence[Tensor]) -> tuple[tuple[Tensor,
         return (), error
 
 
+def kind(sample: Sample) -> str:
+    """Samples of one kind go through the same code: the activations are one kind, and so are their other forms."""
+    name, dot, out = sample.op.partition(".")
+    plain = name.removesuffix("_")
+    return f"activation{name.removeprefix(plain)}{dot}{out}" if plain in ACTIVATIONS else sample.op
+
+
+KINDS: dict[str, list[Sample]] = {}
+for sample in SAMPLES:
+    KINDS.setdefault(kind(sample), []).append(sample)
+
+PAIRS = [
+    (samples, draw)
+    for draw in [*ANYWHERE, *LAST]
+    for samples in KINDS.values()
+    if samples[0].differentiable or draw in PLAIN
+]
+random.Random(0).shuffle(PAIRS)
+SLOW = [(samples, draw) for samples, draw in PAIRS if draw in COMPILED]
+QUICK = [(samples, draw) for samples, draw in PAIRS if draw not in COMPILED]
+SLOW_AT_ONCE = 6
+
+
+def pair(seed: int) -> tuple[list[Sample], Draw]:
+    """What to transform and how: of seeds in turn, all that is quick and then a few of the slow ones."""
+    rounds, place = divmod(seed, len(QUICK) + SLOW_AT_ONCE)
+    if place < len(QUICK):
+        return QUICK[place]
+    return SLOW[(rounds * SLOW_AT_ONCE + place - len(QUICK)) % len(SLOW)]
+
+
+def compose(rng: random.Random, sample: Sample, wanted: Draw, inputs: list[Tensor]) -> list[tuple[str, Wrap]]:
+    """The wanted transform with up to two others; one that is a last one comes last."""
+    others = [draw for draw in ANYWHERE if sample.differentiable or draw in PLAIN]
+    draws = rng.choices(others, [ANYWHERE[draw] for draw in others], k=rng.choice([0, 1, 1, 2]))
+    draws.insert(rng.randint(0, len(draws)) if wanted in ANYWHERE else len(draws), wanted)
+    return [draw(rng, inputs) for draw in draws]
+
+
 def case(seed: int) -> None:
     """One composition."""
     rng = random.Random(seed)
-    op = rng.choice(OPS)
-    sample: Sample = rng.choice([sample for sample in SAMPLES if sample.op == op])
-    inputs = sample.tensors("cpu")
-    steps: list[tuple[str, Wrap]] = []
-    depth = rng.choice([1, 2, 2, 3, 3])
-    for i in range(depth):
-        choices = PLAIN if not sample.differentiable else ANYWHERE if i + 1 < depth else LAST
-        steps.append(rng.choices(list(choices), list(choices.values()))[0](rng, inputs))
-        if not sample.differentiable and choices.get(draw_make_fx) and steps[-1][0].startswith(("make_fx", "compile")):
-            break
-    names = [name for name, _ in steps]
-    category(names[-1].partition("(")[0], f"{' of '.join(reversed(names))} of {sample}")
-    inputs = [dressed(tensor, rng) for tensor in inputs]
-    function = sample.call
-    reference = sample.reference if sample.differentiable else written_to_out(sample.reference)
-    expected, refused = outcome(wrapped(reference, steps), inputs)
-    if refused is not None:
-        return category("what PyTorch refuses")
-    actual, error = outcome(wrapped(function, steps), inputs)
+    samples, wanted = pair(seed)
+    for _ in range(TRIES):
+        sample = rng.choice(samples)
+        inputs = sample.tensors("cpu")
+        steps = compose(rng, sample, wanted, inputs)
+        names = [name for name, _ in steps]
+        category(names[-1].partition("(")[0], f"{' of '.join(reversed(names))} of {sample}")
+        inputs = [dressed(tensor, rng) for tensor in inputs]
+        reference = sample.reference if sample.differentiable else written_to_out(sample.reference)
+        expected, refused = outcome(wrapped(reference, steps), inputs)
+        if refused is None:
+            return compare(sample, steps, inputs, expected)
+    return category("what PyTorch refuses")
+
+
+def compare(
+    sample: Sample, steps: Sequence[tuple[str, Wrap]], inputs: Sequence[Tensor], expected: Sequence[Tensor]
+) -> None:
+    """The op under the transforms gives what PyTorch's function gives."""
+    actual, error = outcome(wrapped(sample.call, steps), inputs)
     if error is not None:
         if "aten::detach_copy" in str(error):  # of the sample, which detaches what an op saves
             return category("what PyTorch refuses")
