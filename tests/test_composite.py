@@ -113,14 +113,24 @@ def test_parameter_zero(name, device):
     assert composite(ops.activation_backward, grad, x, name, [0.0], False, 1).isnan().all()
 
 
-@pytest.mark.parametrize("name", "identity relu relu6 leaky_relu softshrink hardshrink hardtanh hardsigmoid".split())
-@pytest.mark.parametrize("order", [2, 3])
-def test_gradient_without_value(name, order, device):
-    """A derivative that is zero everywhere is zero for NaN and infinities, too, as it is natively."""
-    grad = torch.tensor([math.nan, math.inf, -math.inf], device=device)
-    arguments = (grad, torch.full_like(grad, 0.7), name, list(ACTIVATIONS[name]["parameters"].values()), False, order)
-    is_zero = ops.activation_backward(*arguments) == 0
-    assert torch.equal(composite(ops.activation_backward, *arguments) == 0, is_zero)
+ZERO_DERIVATIVES = [
+    *((name, False, order) for name in "identity relu relu6 leaky_relu".split() for order in (2, 3)),
+    *((name, False, order) for name in "softshrink hardshrink hardtanh hardsigmoid".split() for order in (2, 3)),
+    *((name, False, 3) for name in ("hardswish", "relu_squared")),
+    *((name, True, 3) for name in ("elu", "selu")),
+]
+
+
+@pytest.mark.parametrize(("name", "from_output", "order"), ZERO_DERIVATIVES)
+@every_dtype
+def test_gradient_without_value(name, from_output, order, dtype, device):
+    """A derivative that is zero everywhere is zero for NaN and infinities, too, natively as well; so PyTorch has it."""
+    grad = torch.tensor([math.nan, math.inf, -math.inf] * 11, dtype=dtype, device=device)
+    params = list(ACTIVATIONS[name]["parameters"].values())
+    for x in (0.7, -0.7, 1e4):
+        arguments = (grad, torch.full_like(grad, x), name, params, from_output, order)
+        for result in (ops.activation_backward(*arguments), composite(ops.activation_backward, *arguments)):
+            assert (result == 0).all()
 
 
 @pytest.mark.parametrize(
