@@ -68,7 +68,8 @@ def call(op: str, arguments: dict[str, Any]) -> Any:
     """Calls an op by name and keywords; with out=, which takes no part in differentiation, without gradients."""
     name, _, overload = op.partition(".")
     if overload == "out":
-        arguments = {key: value.detach() if isinstance(value, Tensor) else value for key, value in arguments.items()}
+        differentiable = lambda value: isinstance(value, Tensor) and value.requires_grad  # noqa: E731
+        arguments = {key: value.detach() if differentiable(value) else value for key, value in arguments.items()}
     return getattr(getattr(ops, name), overload or "default")(**arguments)
 
 

@@ -91,6 +91,14 @@ void define(torch::Library& m, const std::string& schema, std::vector<at::Tag> t
   for (const DispatchKey key : {DispatchKey::NestedTensorCPU, DispatchKey::NestedTensorCUDA}) {
     implement(key, torch::CppFunction::makeFromBoxedFunction<&refuse_nested>());
   }
+  // Of those with the layout torch.jagged, PyTorch itself handles the ops with this tag. For the others it looks for the
+  // second of these keys where autograd is off.
+  if (std::find(tags.begin(), tags.end(), at::Tag::pointwise) == tags.end()) {
+    for (const DispatchKey key :
+         {DispatchKey::AutogradNestedTensor, DispatchKey::CompositeImplicitAutogradNestedTensor}) {
+      implement(key, torch::CppFunction::makeFromBoxedFunction<&refuse_nested>());
+    }
+  }
   if (std::none_of(arguments.begin(), arguments.end(), is_list_of_optional_tensors)) return;
   TORCH_INTERNAL_ASSERT(std::none_of(arguments.begin(), arguments.end(), is_written_to), "fastops.", name,
                         " has a list of optional tensors, and writes to an argument: who resolves them both?");
