@@ -123,14 +123,15 @@ def test_x_transformers() -> None:
     converted_like_original(model, torch.randint(32, (2, 16)))
 
 
-@pytest.mark.parametrize("activation", ["gelu", "gelu-approximate", "geglu", "swiglu", "linear-silu"])
+@pytest.mark.parametrize("activation", ["geglu", "gelu", "linear-silu", "swiglu"])
 def test_diffusers_feed_forward(activation: str) -> None:
     """The feed-forward blocks of diffusion transformers; those that convert does not fuse compute on as before."""
     attention = import_module("diffusers.models.attention")
     torch.manual_seed(6)
     block = attention.FeedForward(32, activation_fn=activation).eval()
     model = copy.deepcopy(block)
-    fastops.nn.convert(model)
+    report = fastops.nn.convert(model)
+    assert report.replaced or activation in ("geglu", "gelu")
     x = batch(8, 32)
     results = [
         [module(x), *torch.autograd.grad(module(x).sum(), list(module.parameters()))] for module in (model, block)
@@ -139,7 +140,7 @@ def test_diffusers_feed_forward(activation: str) -> None:
 
 
 def test_diffusers_time_embedding() -> None:
-    """The embedding of the time step, Linear, SiLU, Linear, in a small UNet from a configuration."""
+    """The embedding of the time step, Linear, SiLU, Linear, as an MLP in a small UNet from a configuration."""
     diffusers = import_module("diffusers")
     torch.manual_seed(7)
     unet = diffusers.UNet2DModel(
@@ -148,7 +149,15 @@ def test_diffusers_time_embedding() -> None:
         **dict(up_block_types=("AttnUpBlock2D", "UpBlock2D")),
     ).eval()
     original = copy.deepcopy(unet)
-    fastops.nn.convert(unet)
+    embedding = unet.time_embedding
+    unet.time_embedding = fastops.nn.MLP.from_sequential(
+        nn.Sequential(embedding.linear_1, embedding.act, embedding.linear_2)
+    )
+    assert is_one_op(unet.time_embedding, batch(2, embedding.linear_1.in_features))
     x = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(8))
-    with torch.no_grad():
-        assert_close(unet(x, 3).sample, original(x, 3).sample, 1e-4)
+    results = []
+    for model in (unet, original):
+        y = model(x, 3).sample
+        trained = [parameter for name, parameter in sorted(model.named_parameters()) if "time_embedding" in name]
+        results.append([y, *torch.autograd.grad(y.square().mean(), trained)])
+    assert_close(*results, 1e-4)
