@@ -209,11 +209,14 @@ def unit_of(exact: Tensor, smallest: float) -> Tensor:
 
 
 def errors(result: Tensor, exact: Tensor, unit: Tensor) -> Tensor:
-    """The error of each element in those units; infinity counts as the float32 number that would come next."""
+    """The error of each element in those units; infinity counts as the float32 number that would come next.
+
+    What is NaN where the exact value is not, or the other way round, is infinitely wrong.
+    """
     next_number = 2.0**128
     bounded = exact.clamp(-next_number, next_number)
     error = result.double().clamp_(-next_number, next_number).sub_(bounded).abs_().div_(unit)
-    return error.nan_to_num_(nan=math.inf)  # the exact value of a finite number is never NaN
+    return error.masked_fill_(exact.isnan() & result.isnan(), 0.0).nan_to_num_(nan=math.inf)
 
 
 def measure(case: Case, stride: int) -> tuple[Worst, Worst]:
