@@ -21,7 +21,7 @@
 #include "export.h"
 #include "ops/activation_spec.h"
 #include "ops/checks.h"
-#include "ops/dtype.h"
+#include "ops/dtype_of.h"
 #include "ops/operator.h"
 
 namespace fastops {

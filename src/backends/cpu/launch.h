@@ -11,7 +11,7 @@
 #include "backends/cpu/kernels.h"
 #include "backends/cpu/memory.h"
 #include "ops/activation_spec.h"
-#include "ops/dtype.h"
+#include "ops/dtype_of.h"
 
 namespace fastops::cpu {
 

@@ -10,7 +10,7 @@
 
 #include "backends/hip/kernels.h"
 #include "ops/activation_spec.h"
-#include "ops/dtype.h"
+#include "ops/dtype_of.h"
 
 // The dispatch key that the kernels are registered under: PyTorch built for ROCm uses CUDA's, too.
 #ifndef FASTOPS_GPU_KEY
