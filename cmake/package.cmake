@@ -5,8 +5,8 @@ include(CMakePackageConfigHelpers)
 
 set(public_headers
   dtype.h export.h fastops.h
-  activations/activations.h activations/base.h activations/functions.h activations/jet.h activations/piecewise.h
-  activations/scalar_of.h activations/smooth.h activations/table.h
+  activations/activations.h activations/base.h activations/derivative.h activations/functions.h activations/jet.h
+  activations/piecewise.h activations/scalar_of.h activations/smooth.h activations/table.h
   backends/cpu/kernels.h
   ops/activation.h ops/activation_spec.h ops/bias_act.h ops/checks.h ops/device.h ops/dtype_of.h ops/gated_act.h ops/gated_mlp.h
   ops/matrix.h ops/mlp.h ops/operator.h)

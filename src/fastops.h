@@ -10,6 +10,7 @@
 #pragma once
 
 #include "activations/activations.h"
+#include "activations/derivative.h"
 #include "activations/jet.h"
 #include "activations/table.h"
 #include "ops/activation.h"

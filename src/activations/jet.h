@@ -5,9 +5,6 @@
 // convolutions; for y = h(x) the recurrences follow from y' = h'(x) x', coefficient by coefficient (Griewank and
 // Walther, "Evaluating Derivatives", 2nd ed., chapter 13). Comparisons look at c[0]: a formula's branches are chosen at
 // the point, its derivatives are those of the chosen branch.
-//
-// The coefficients beyond a polynomial's degree are zero and stay so when it is scaled, by an infinite gradient, too: a
-// derivative that is zero everywhere is zero. The compiler knows the degrees.
 #pragma once
 
 #include "activations/scalar_of.h"
@@ -22,19 +19,17 @@ struct Jet {
   using scalar = ScalarOf<T>;
 
   T c[N + 1];
-  int degree = N;  // or less, for polynomials that are made by sums, choices and scaling
 
   Jet() = default;
   // A constant: a scalar or a number of the base type. Implicit, as formulas mix them freely.
   template <class C>
-  FASTOPS_HOST_DEVICE Jet(C value) : degree(0) {
+  FASTOPS_HOST_DEVICE Jet(C value) {
     c[0] = T(value);
     for (int k = 1; k <= N; ++k) c[k] = T(scalar(0));
   }
   FASTOPS_HOST_DEVICE static Jet variable(T value) {
     Jet x(value);
     if (N > 0) x.c[N > 0 ? 1 : 0] = T(scalar(1));
-    x.degree = N > 0 ? 1 : 0;
     return x;
   }
 };
@@ -48,14 +43,12 @@ FASTOPS_HOST_DEVICE Jet<T, N> operator-(Jet<T, N> a) {
 template <class T, int N>
 FASTOPS_HOST_DEVICE Jet<T, N> operator+(Jet<T, N> a, Jet<T, N> b) {
   for (int k = 0; k <= N; ++k) a.c[k] = a.c[k] + b.c[k];
-  if (a.degree < b.degree) a.degree = b.degree;
   return a;
 }
 
 template <class T, int N>
 FASTOPS_HOST_DEVICE Jet<T, N> operator-(Jet<T, N> a, Jet<T, N> b) {
   for (int k = 0; k <= N; ++k) a.c[k] = a.c[k] - b.c[k];
-  if (a.degree < b.degree) a.degree = b.degree;
   return a;
 }
 
@@ -95,17 +88,13 @@ FASTOPS_HOST_DEVICE Jet<T, N> operator-(Jet<T, N> a, C b) {
 
 template <class T, int N, class C>
 FASTOPS_HOST_DEVICE Jet<T, N> operator*(Jet<T, N> a, C b) {
-  for (int k = 0; k <= N; ++k) {
-    if (k <= a.degree) a.c[k] = a.c[k] * b;
-  }
+  for (int k = 0; k <= N; ++k) a.c[k] = a.c[k] * b;
   return a;
 }
 
 template <class T, int N, class C>
 FASTOPS_HOST_DEVICE Jet<T, N> operator/(Jet<T, N> a, C b) {
-  for (int k = 0; k <= N; ++k) {
-    if (k <= a.degree) a.c[k] = a.c[k] / b;
-  }
+  for (int k = 0; k <= N; ++k) a.c[k] = a.c[k] / b;
   return a;
 }
 
@@ -215,7 +204,6 @@ FASTOPS_HOST_DEVICE auto operator>=(Jet<T, N> a, C b) {
 template <class Mask, class T, int N>
 FASTOPS_HOST_DEVICE Jet<T, N> select(Mask mask, Jet<T, N> a, Jet<T, N> b) {
   for (int k = 0; k <= N; ++k) a.c[k] = select(mask, a.c[k], b.c[k]);
-  if (a.degree < b.degree) a.degree = b.degree;
   return a;
 }
 

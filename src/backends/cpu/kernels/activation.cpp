@@ -2,7 +2,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "activations/jet.h"
+#include "activations/derivative.h"
 #include "backends/cpu/kernels/vec.h"
 
 namespace fastops::cpu::CPU_CAPABILITY {
@@ -23,7 +23,7 @@ template <class A, class Storage, int order, bool from_output>
 void backward(const void* grad, const void* saved, void* dx, int64_t n, ActivationParams params, bool stream) {
   const auto p = compute_params<Storage>(params);
   const auto derivative = [p](auto g, auto s) {
-    return gradient_of_order<order>(g, s, [p](auto g_, auto s_) {
+    return derivative_of_order<A, order>(g, s, from_output, [p](auto g_, auto s_) {
       if constexpr (from_output) {
         return A::template gradient_from_output<decltype(s_)>(g_, s_, p);
       } else {

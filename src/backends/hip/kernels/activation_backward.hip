@@ -1,5 +1,5 @@
 // The derivatives of the plain activations.
-#include "activations/jet.h"
+#include "activations/derivative.h"
 #include "backends/hip/kernels/transform.h"
 
 namespace fastops::hip {
@@ -9,7 +9,7 @@ template <class A, int order, bool from_output, class S>
 struct Backward {
   Gradient<A, from_output, S> gradient;
   __device__ void operator()(const Number<S> (&x)[2], Number<S> (&y)[1]) const {
-    y[0] = gradient_of_order<order>(x[0], x[1], gradient);
+    y[0] = derivative_of_order<A, order>(x[0], x[1], from_output, gradient);
   }
 };
 

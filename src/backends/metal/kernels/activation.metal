@@ -1,5 +1,5 @@
 // The plain activations and their derivatives, elementwise over tensors of any strides.
-#include "activations/jet.h"
+#include "activations/derivative.h"
 #include "activations/table.h"
 #include "backends/metal/kernels/access.h"
 
@@ -33,7 +33,7 @@ template <class A, class T, int order>
   const Gradient<A> gradient = {{to.params[0], to.params[1]}, to.from_output != 0};
   Quad g = load(grad_output, to, 0, first, count);
   const Quad s = load(saved, to, 1, first, count);
-  for (int i = 0; i < quad; ++i) g.v[i] = gradient_of_order<order>(g.v[i], s.v[i], gradient);
+  for (int i = 0; i < quad; ++i) g.v[i] = derivative_of_order<A, order>(g.v[i], s.v[i], gradient.from_output, gradient);
   store(g, result, to, 2, first, count);
 }
 
