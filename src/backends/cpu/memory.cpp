@@ -75,9 +75,9 @@ Workspace::~Workspace() {
 }
 
 void* Workspace::take(int64_t bytes) {
-  const size_t size = round_up(std::max<size_t>(bytes, 1), cache_line);
+  const size_t size = round_up(std::max<size_t>(bytes, 1) + fence_bytes, cache_line);
   if (size > least_bytes) {
-    blocks_.push_back(Room::instance().take(size));
+    blocks_.push_back(Room::instance().take(bytes));
     return blocks_.back()->data();
   }
   if (size > rest_bytes_) {
@@ -92,9 +92,11 @@ void* Workspace::take(int64_t bytes) {
     } else {
       blocks_.push_back(block);
     }
+    block->use_only(0);
     rest_ = static_cast<char*>(block->data());
     rest_bytes_ = least_bytes;
   }
+  unpoison(rest_, bytes);
   rest_bytes_ -= size;
   return std::exchange(rest_, rest_ + size);
 }

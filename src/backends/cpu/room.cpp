@@ -76,6 +76,7 @@ Block* make_block(c10::Allocator& allocator, size_t bytes) {
 }
 
 void destroy(Block* block) {
+  block->use_only(block->bytes);
   const c10::DataPtr memory = std::move(block->memory);
   if (is_reported(block->allocator)) {
     c10::profiledCPUMemoryReporter().New(memory.get_context(), header_bytes + block->bytes);
@@ -120,14 +121,18 @@ Block* Room::take(size_t bytes) {
     if (Block* const block = blocks.newest()) {
       remove(block);
       ++reused_;
+      block->use_only(bytes);
       return block;
     }
     ++allocated_;
   }
-  return or_without_kept([&] { return make_block(*allocator, size); });
+  Block* const block = or_without_kept([&] { return make_block(*allocator, size); });
+  block->use_only(bytes);
+  return block;
 }
 
 void Room::give(Block* block) noexcept {
+  block->use_only(0);
   Leaving leaving;
   const std::lock_guard lock(mutex_);
   if (block->bytes > limit() || block->allocator != allocator_) {
@@ -159,6 +164,7 @@ std::pair<Desk*, Block*> Room::lend() {
 }
 
 void Room::put_back(Desk& desk, Block* block) noexcept {
+  block->use_only(0);
   desk.used_at.store(look_.load(std::memory_order_relaxed), std::memory_order_relaxed);
   desk.block.store(block, std::memory_order_release);
   if (kept_.load(std::memory_order_relaxed) <= limit()) return;

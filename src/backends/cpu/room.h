@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "backends/cpu/memory.h"
+#include "backends/cpu/poison.h"
 
 namespace fastops::cpu {
 
@@ -46,6 +47,11 @@ struct Block {
   Link by_age{}, of_size{};
 
   void* data() { return this + 1; }
+  // Only so many bytes of the data may be used.
+  void use_only(size_t used) {
+    unpoison(data(), used);
+    poison(static_cast<char*>(data()) + used, bytes - used);
+  }
   static Block* of(void* data) { return static_cast<Block*>(data) - 1; }
 };
 
