@@ -8,6 +8,7 @@
 
 #include "backends/cpu/kernels.h"
 #include "backends/cpu/roofs.h"
+#include "ops/activation_spec.h"
 #include "ops/environment.h"
 
 namespace fastops::cpu {
@@ -71,7 +72,13 @@ KernelTable& table() {
 
 }  // namespace
 
-const Kernels& kernels(Activation activation, Dtype dtype) { return table().at(activation, dtype); }
+const Kernels& kernels(Activation activation, Dtype dtype) {
+  const Kernels& found = table().at(activation, dtype);
+#ifdef FASTOPS_FEW_ACTIVATIONS
+  TORCH_CHECK_NOT_IMPLEMENTED(found.forward, "fastops: this build has no kernels of ", info(activation).name);
+#endif
+  return found;
+}
 
 const GemmKernels& gemm_kernels(Dtype dtype) { return table().gemm[static_cast<int>(dtype)]; }
 RoofKernels roof_kernels() { return chosen().roofs(); }
