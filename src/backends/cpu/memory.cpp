@@ -31,7 +31,7 @@ class ResultAllocator final : public c10::Allocator {
  private:
   static void release(void* data) {
     c10::profiledCPUMemoryReporter().Delete(data);
-    Room::instance().give(Block::of(data));
+    Room::instance().give(MemoryBlock::of(data));
   }
 };
 
@@ -71,7 +71,7 @@ at::Tensor empty_result_like(const at::Tensor& like) {
 
 Workspace::~Workspace() {
   if (desk_) Room::instance().put_back(*desk_, lent_);
-  for (Block* const block : blocks_) Room::instance().give(block);
+  for (MemoryBlock* const block : blocks_) Room::instance().give(block);
 }
 
 void* Workspace::take(int64_t bytes) {
@@ -81,7 +81,7 @@ void* Workspace::take(int64_t bytes) {
     return blocks_.back()->data();
   }
   if (size > rest_bytes_) {
-    Block* block = nullptr;
+    MemoryBlock* block = nullptr;
     if (rest_) {
       block = Room::instance().take(least_bytes);
     } else {

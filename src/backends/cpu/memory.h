@@ -16,7 +16,7 @@ namespace fastops::cpu {
 at::Tensor empty_result(at::IntArrayRef sizes, const at::Tensor& like);
 at::Tensor empty_result_like(const at::Tensor& like);
 
-struct Block;
+struct MemoryBlock;
 struct Desk;
 
 // Memory that a call needs while it runs: many small pieces of one block, and a block for each large piece.
@@ -32,8 +32,8 @@ class Workspace {
 
  private:
   Desk* desk_ = nullptr;  // the desk that lent a block, which goes back there
-  Block* lent_ = nullptr;
-  c10::SmallVector<Block*, 8> blocks_;
+  MemoryBlock* lent_ = nullptr;
+  c10::SmallVector<MemoryBlock*, 8> blocks_;
   char* rest_ = nullptr;  // of the block that small pieces are cut from
   size_t rest_bytes_ = 0;
 };

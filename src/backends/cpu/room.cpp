@@ -51,7 +51,7 @@ void advise_huge_pages([[maybe_unused]] void* data, [[maybe_unused]] size_t byte
 
 namespace {
 
-Block* const lent = reinterpret_cast<Block*>(alignof(Block));
+MemoryBlock* const lent = reinterpret_cast<MemoryBlock*>(alignof(MemoryBlock));
 
 // PyTorch's own allocators tell the profiler what they allocate. The profiler shall see results instead, whether their
 // memory is new or was kept.
@@ -65,23 +65,23 @@ size_t size_index(size_t bytes) {
 }
 
 // In front of the data, with what aligns it.
-constexpr size_t header_bytes = sizeof(Block) + cache_line - 1;
+constexpr size_t header_bytes = sizeof(MemoryBlock) + cache_line - 1;
 
-Block* make_block(c10::Allocator& allocator, size_t bytes) {
+MemoryBlock* make_block(c10::Allocator& allocator, size_t bytes) {
   c10::DataPtr memory = allocator.allocate(header_bytes + bytes);
   if (is_reported(&allocator)) c10::profiledCPUMemoryReporter().Delete(memory.get_context());
-  const auto data = round_up(reinterpret_cast<uintptr_t>(memory.get()) + sizeof(Block), cache_line);
+  const auto data = round_up(reinterpret_cast<uintptr_t>(memory.get()) + sizeof(MemoryBlock), cache_line);
   if (bytes >= huge_page) advise_huge_pages(reinterpret_cast<void*>(data), bytes);
-  return new (Block::of(reinterpret_cast<void*>(data))) Block{std::move(memory), &allocator, bytes};
+  return new (MemoryBlock::of(reinterpret_cast<void*>(data))) MemoryBlock{std::move(memory), &allocator, bytes};
 }
 
-void destroy(Block* block) {
+void destroy(MemoryBlock* block) {
   block->use_only(block->bytes);
   const c10::DataPtr memory = std::move(block->memory);
   if (is_reported(block->allocator)) {
     c10::profiledCPUMemoryReporter().New(memory.get_context(), header_bytes + block->bytes);
   }
-  block->~Block();
+  block->~MemoryBlock();
 }
 
 }  // namespace
@@ -92,15 +92,15 @@ class Room::Leaving {
   Leaving() = default;
   Leaving(const Leaving&) = delete;
   ~Leaving() {
-    while (Block* const block = blocks_.newest()) {
+    while (MemoryBlock* const block = blocks_.newest()) {
       blocks_.remove(block);
       destroy(block);
     }
   }
-  void add(Block* block) { blocks_.add(block); }
+  void add(MemoryBlock* block) { blocks_.add(block); }
 
  private:
-  List<&Block::by_age> blocks_;
+  List<&MemoryBlock::by_age> blocks_;
 };
 
 Room& Room::instance() {
@@ -108,7 +108,7 @@ Room& Room::instance() {
   return *room;
 }
 
-Block* Room::take(size_t bytes) {
+MemoryBlock* Room::take(size_t bytes) {
   const size_t size = block_bytes(std::max(bytes, least_bytes));
   c10::Allocator* const allocator = c10::GetCPUAllocator();
   {
@@ -118,7 +118,7 @@ Block* Room::take(size_t bytes) {
     give_up_unused(longest_unused, leaving);
     BlocksOfSize& blocks = of_size_[size_index(size)];
     // The one that was freed last may still be in the caches.
-    if (Block* const block = blocks.newest()) {
+    if (MemoryBlock* const block = blocks.newest()) {
       remove(block);
       ++reused_;
       block->use_only(bytes);
@@ -126,12 +126,12 @@ Block* Room::take(size_t bytes) {
     }
     ++allocated_;
   }
-  Block* const block = or_without_kept([&] { return make_block(*allocator, size); });
+  MemoryBlock* const block = or_without_kept([&] { return make_block(*allocator, size); });
   block->use_only(bytes);
   return block;
 }
 
-void Room::give(Block* block) noexcept {
+void Room::give(MemoryBlock* block) noexcept {
   block->use_only(0);
   Leaving leaving;
   const std::lock_guard lock(mutex_);
@@ -147,9 +147,9 @@ void Room::give(Block* block) noexcept {
   give_up_unused(longest_unused, leaving);
 }
 
-std::pair<Desk*, Block*> Room::lend() {
+std::pair<Desk*, MemoryBlock*> Room::lend() {
   Desk& desk = desk_of_thread();
-  Block* block = desk.block.load(std::memory_order_relaxed);
+  MemoryBlock* block = desk.block.load(std::memory_order_relaxed);
   if (block && block != lent && desk.block.compare_exchange_strong(block, lent, std::memory_order_acquire)) {
     return {&desk, block};
   }
@@ -163,7 +163,7 @@ std::pair<Desk*, Block*> Room::lend() {
   return {&desk, block};
 }
 
-void Room::put_back(Desk& desk, Block* block) noexcept {
+void Room::put_back(Desk& desk, MemoryBlock* block) noexcept {
   block->use_only(0);
   desk.used_at.store(look_.load(std::memory_order_relaxed), std::memory_order_relaxed);
   desk.block.store(block, std::memory_order_release);
@@ -220,26 +220,26 @@ Desk& Room::desk_of_thread() {
   return desks_[number % desks_.size()];
 }
 
-void Room::remove(Block* block) {
+void Room::remove(MemoryBlock* block) {
   by_age_.remove(block);
   of_size_[size_index(block->bytes)].remove(block);
   kept_ -= block->bytes;
 }
 
-void Room::leave(Block* block, Leaving& leaving) {
+void Room::leave(MemoryBlock* block, Leaving& leaving) {
   leaving.add(block);
   ++released_;
 }
 
 void Room::leave_oldest(Leaving& leaving) {
-  Block* const block = by_age_.oldest();
+  MemoryBlock* const block = by_age_.oldest();
   remove(block);
   leave(block, leaving);
 }
 
 // A desk whose block is lent keeps it.
 void Room::clear(Desk& desk, Leaving& leaving) {
-  Block* block = desk.block.load(std::memory_order_relaxed);
+  MemoryBlock* block = desk.block.load(std::memory_order_relaxed);
   if (!block || block == lent || !desk.block.compare_exchange_strong(block, nullptr, std::memory_order_acquire)) return;
   kept_ -= block->bytes;
   leave(block, leaving);

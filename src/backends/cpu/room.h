@@ -34,12 +34,12 @@ inline size_t block_bytes(size_t bytes) { return round_up(bytes, std::bit_floor(
 void advise_huge_pages(void* data, size_t bytes);
 
 struct Link {
-  Block *newer = nullptr, *older = nullptr;
+  MemoryBlock *newer = nullptr, *older = nullptr;
 };
 
 // Lies right in front of its data, as the context of a tensor's memory must be the data: PyTorch's copy-on-write needs
 // that.
-struct Block {
+struct MemoryBlock {
   c10::DataPtr memory;  // of all of it
   const c10::Allocator* allocator;
   size_t bytes;  // of the data
@@ -52,33 +52,33 @@ struct Block {
     unpoison(data(), used);
     poison(static_cast<char*>(data()) + used, bytes - used);
   }
-  static Block* of(void* data) { return static_cast<Block*>(data) - 1; }
+  static MemoryBlock* of(void* data) { return static_cast<MemoryBlock*>(data) - 1; }
 };
 
 // A block for the small workspaces of one thread, or of a few that take turns: taken and put back without a lock.
 struct alignas(cache_line) Desk {
-  std::atomic<Block*> block = nullptr;  // the address `lent` while a workspace has it
-  std::atomic<size_t> used_at = 0;      // Room::look_
+  std::atomic<MemoryBlock*> block = nullptr;  // the address `lent` while a workspace has it
+  std::atomic<size_t> used_at = 0;            // Room::look_
 };
 
-template <Link Block::* link>
+template <Link MemoryBlock::* link>
 class List {
  public:
-  Block* newest() const { return newest_; }
-  Block* oldest() const { return oldest_; }
-  void add(Block* block) {
+  MemoryBlock* newest() const { return newest_; }
+  MemoryBlock* oldest() const { return oldest_; }
+  void add(MemoryBlock* block) {
     block->*link = {nullptr, newest_};
     (newest_ ? (newest_->*link).newer : oldest_) = block;
     newest_ = block;
   }
-  void remove(Block* block) {
+  void remove(MemoryBlock* block) {
     const Link& around = block->*link;
     (around.newer ? (around.newer->*link).older : newest_) = around.older;
     (around.older ? (around.older->*link).newer : oldest_) = around.newer;
   }
 
  private:
-  Block *newest_ = nullptr, *oldest_ = nullptr;
+  MemoryBlock *newest_ = nullptr, *oldest_ = nullptr;
 };
 
 class Room {
@@ -88,12 +88,12 @@ class Room {
   size_t limit() const { return limit_.load(std::memory_order_relaxed); }
 
   // At least `bytes` bytes, of what is kept or new.
-  Block* take(size_t bytes);
-  void give(Block* block) noexcept;
+  MemoryBlock* take(size_t bytes);
+  void give(MemoryBlock* block) noexcept;
 
   // A block for small pieces, and the desk that it is to be put back on; null if it is to be given.
-  std::pair<Desk*, Block*> lend();
-  void put_back(Desk& desk, Block* block) noexcept;
+  std::pair<Desk*, MemoryBlock*> lend();
+  void put_back(Desk& desk, MemoryBlock* block) noexcept;
 
   void set_limit(size_t bytes);
   // Gives back what has not been used for so long.
@@ -114,7 +114,7 @@ class Room {
 
  private:
   using Clock = std::chrono::steady_clock;
-  using BlocksOfSize = List<&Block::of_size>;
+  using BlocksOfSize = List<&MemoryBlock::of_size>;
   class Leaving;
 
   Room();
@@ -122,8 +122,8 @@ class Room {
   Desk& desk_of_thread();
 
   // These are called with the lock.
-  void remove(Block* block);
-  void leave(Block* block, Leaving& leaving);
+  void remove(MemoryBlock* block);
+  void leave(MemoryBlock* block, Leaving& leaving);
   void leave_oldest(Leaving& leaving);
   void clear(Desk& desk, Leaving& leaving);
   void shrink(size_t most, Leaving& leaving);
@@ -134,7 +134,7 @@ class Room {
   std::atomic<size_t> limit_;
   std::atomic<size_t> kept_ = 0;  // in lists and on desks, with what desks have lent
   c10::Allocator* allocator_ = nullptr;
-  List<&Block::by_age> by_age_;
+  List<&MemoryBlock::by_age> by_age_;
   std::array<BlocksOfSize, 8 * (std::numeric_limits<size_t>::digits - std::bit_width(least_bytes) + 1)> of_size_;
   size_t reused_ = 0, allocated_ = 0, released_ = 0;
   std::array<Desk, 64> desks_;
