@@ -227,16 +227,21 @@ def mutated(mutation: Mutation, directory: Path) -> Path:
 
 
 def sanitized(source: str, src: Path, directory: Path) -> Path:
-    """A library of a file's kernels and the emulator, compiled as the build does it."""
+    """A library of a file's kernels, compiled as the build does it, and the build's emulator."""
     (database,) = (ROOT / "build").glob(f"cp{sys.version_info.major}{sys.version_info.minor}-*/compile_commands.json")
     commands = [entry["command"] for entry in json.loads(database.read_text())]
-    objects = []
-    for name in (f"__/kernels/{source}", "emulator.cpp"):
+
+    def words(name: str) -> list[str]:
         (command,) = (text for text in commands if f"gpu_kernels_sanitized.dir/{name}.o " in text)
-        words = shlex.split(command.replace(str(ROOT / "src"), str(src)))
-        objects.append(str(directory / Path(name).name) + ".o")
-        words[words.index("-o") + 1] = objects[-1]
-        check_kernels.run([*words, "-O0", "-w"])
+        return shlex.split(command.replace(str(ROOT / "src"), str(src)))
+
+    def output(words: list[str]) -> int:
+        return words.index("-o") + 1
+
+    kernels, emulator = words(f"__/kernels/{source}"), words("emulator.cpp")
+    kernels[output(kernels)] = str(directory / "kernels.o")
+    check_kernels.run([*kernels, "-O0", "-w"])
+    objects = [kernels[output(kernels)], str(database.parent / emulator[output(emulator)])]
     library = directory / "libmutated.so"
     check_kernels.run(["g++", "-shared", "-fsanitize=address,undefined", *objects, "-o", str(library)])
     return library
