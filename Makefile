@@ -64,7 +64,7 @@ gpu-check: build $(stamps)/test ## Check the GPU kernels without a GPU: machine 
 gpu-mutations: ## Break the GPU kernels on purpose, after gpu-check: each must be noticed. A choice: ARGS=REGEX
 	$(bin)/python tools/gpu/mutations.py $(ARGS)
 
-sanitize: build $(stamps)/test ## Run tests with ASan, UBSan and TSan. A part of that: make sanitize ARGS="quick thread"
+sanitize: build $(stamps)/test ## Run tests with ASan, UBSan and TSan; a part of that under CI, or by ARGS="quick thread"
 	tools/sanitize/check.sh $(ARGS)
 
 format: $(stamps)/lint ## Format all sources
