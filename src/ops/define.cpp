@@ -91,8 +91,8 @@ void define(torch::Library& m, const std::string& schema, std::vector<at::Tag> t
   for (const DispatchKey key : {DispatchKey::NestedTensorCPU, DispatchKey::NestedTensorCUDA}) {
     implement(key, torch::CppFunction::makeFromBoxedFunction<&refuse_nested>());
   }
-  // Of those with the layout torch.jagged, PyTorch itself handles the ops with this tag. For the others it looks for the
-  // second of these keys where autograd is off.
+  // Of those with the layout torch.jagged, PyTorch itself handles the ops with this tag. For the others it looks for
+  // the second of these keys where autograd is off.
   if (std::find(tags.begin(), tags.end(), at::Tag::pointwise) == tags.end()) {
     for (const DispatchKey key :
          {DispatchKey::AutogradNestedTensor, DispatchKey::CompositeImplicitAutogradNestedTensor}) {
