@@ -20,9 +20,8 @@
 //
 //     // y = f(gate) * up; y may be one of the two.
 //     static void act_mul(const ActivationSpec& f, const Tensor& gate, const Tensor& up, const Tensor& y);
-//     // The gradients of gate and up, and f(gate) * up, into those tensors that are defined; the gradients may have
-//     the
-//     // memory of `grad`.
+//     // The gradients of gate and up, and f(gate) * up, into those tensors that are defined. The gradients may have
+//     // the memory of `grad`.
 //     static void act_mul_backward(const ActivationSpec& f, const Tensor& grad, const Tensor& gate, const Tensor& up,
 //                                  const GatedGradients& results);
 //
