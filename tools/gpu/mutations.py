@@ -216,8 +216,7 @@ SLOW = [
 
 def mutated(mutation: Mutation, directory: Path) -> Path:
     """A copy of the sources with the mutation."""
-    for folder in ("activations", "backends/hip"):
-        shutil.copytree(ROOT / "src" / folder, directory / "src" / folder)
+    shutil.copytree(ROOT / "src", directory / "src")
     path = directory / "src/backends/hip/kernels" / mutation.file
     text = path.read_text()
     if mutation.before not in text:
