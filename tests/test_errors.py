@@ -362,6 +362,16 @@ def test_wrong_kind(name: str, device: Any) -> None:
                 function(**{**arguments, argument: value})
 
 
+@pytest.mark.parametrize("name", [name for name, entry in ACTIVATIONS.items() if entry["parameters"]])
+def test_wrong_kind_of_parameter(name: str, device: Any) -> None:
+    x = torch.ones(3, device=device)
+    for parameter in ACTIVATIONS[name]["parameters"]:
+        for value in ("abc", None, [1.0]):
+            text = f"fastops.{name}: {parameter} must be a number, but is a {type(value).__name__}"
+            with pytest.raises(TypeError, match=f"^{re.escape(text)}$"):
+                getattr(functional, name)(x, **{parameter: value})
+
+
 def test_no_list_of_weights(device: Any) -> None:
     """The same where the number of biases is that of the weights."""
     x, weight = torch.ones(3, 4, device=device), torch.ones(4, 4, device=device)

@@ -3,6 +3,7 @@
 #include <torch/library.h>
 
 #include "autograd/node.h"
+#include "autograd/second_derivatives.h"
 
 namespace fastops {
 namespace {
@@ -17,6 +18,35 @@ struct ActMulNode : OpNode<ActMulNode> {
     if (!grads[0].defined()) return variable_list(2);
     const auto mask = wanted<2>();
     return scatter(act_mul_backward(grads[0], gate.unpack(), up.unpack(), spec, mask), mask);
+  }
+};
+
+// The gradients of act_mul_backward: of <a, grad_output * up * f'(gate)> + <b, grad_output * f(gate)>.
+struct ActMulBackwardNode : OpNode<ActMulBackwardNode> {
+  SavedVariable grad_output, gate, up;
+  ActivationSpec spec;
+  std::vector<bool> mask;  // of the results
+
+  auto fields() { return std::tie(grad_output, gate, up, spec, mask); }
+  std::string name() const override { return "FastopsActMulBackwardBackward"; }
+  variable_list gradients(variable_list&& cotangents) override {
+    const std::vector<Tensor> by = scatter(std::move(cotangents), mask);
+    const Tensor &a = by[0], &b = by[1];
+    const Tensor grad = unpack(ActMulBackward::name, "grad_output", grad_output);
+    const Tensor x = unpack(ActMulBackward::name, "gate", gate);
+    const Tensor u = unpack(ActMulBackward::name, "up", up);
+    const auto through = [&](const Tensor& factor, int64_t order = 1) {
+      return factor.defined() ? activation_backward(factor, x, spec, /*from_output=*/false, order) : Tensor();
+    };
+    const Tensor slope = wants(0) || wants(2) ? through(a) : Tensor();
+    variable_list grads(3);
+    if (wants(0)) {
+      grads[0] = multiply(slope, u);
+      if (b.defined()) grads[0] = add(grads[0], b * bias_act(x, std::nullopt, spec));
+    }
+    if (wants(1)) grads[1] = add(through(multiply(multiply(a, grad), u), 2), through(multiply(b, grad)));
+    if (wants(2)) grads[2] = multiply(slope, grad);
+    return grads;
   }
 };
 
@@ -51,10 +81,20 @@ Tensor act_mul_autograd(c10::DispatchKeySet keys, const ActMul& op) {
 }
 
 std::vector<Tensor> act_mul_backward_autograd(c10::DispatchKeySet keys, const ActMulBackward& op) {
-  if (needs_grad(op.grad_output, op.gate, op.up) || any_tangent(op.grad_output, op.gate, op.up)) {
-    return composite_act_mul_backward(op.checked());
+  const Tensor &grad_output = op.grad_output, &gate = op.gate, &up = op.up;
+  if (any_tangent(grad_output, gate, up)) return composite_act_mul_backward(op.checked());
+  std::vector<Tensor> grads = call_below_autograd(keys, op);
+  if (needs_grad(grad_output, gate, up)) {
+    const auto node = make_node<ActMulBackwardNode>();
+    node->set_next_edges(torch::autograd::collect_next_edges(grad_output, gate, up));
+    node->spec = activation_spec(ActMulBackward::name, op.activation, op.params);
+    node->mask.assign(op.output_mask.begin(), op.output_mask.end());
+    node->grad_output = save(grad_output);
+    node->gate = save(gate);
+    node->up = save(up);
+    torch::autograd::set_history(grads, node);
   }
-  return call_below_autograd(keys, op);
+  return grads;
 }
 
 Tensor gated_act_autograd(c10::DispatchKeySet keys, const GatedAct& op) {
