@@ -7,7 +7,7 @@ set(public_headers
   dtype.h export.h fastops.h
   activations/activations.h activations/base.h activations/derivative.h activations/functions.h activations/jet.h
   activations/piecewise.h activations/scalar_of.h activations/smooth.h activations/table.h
-  backends/cpu/kernels.h
+  backends/cpu/kernels.h backends/cpu/launchers.h
   ops/activation.h ops/activation_spec.h ops/bias_act.h ops/checks.h ops/device.h ops/dtype_of.h ops/gated_act.h
   ops/gated_mlp.h ops/matrix.h ops/mlp.h ops/operator.h)
 set(generated_headers ${CMAKE_CURRENT_BINARY_DIR}/include)

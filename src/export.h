@@ -1,4 +1,5 @@
-// FASTOPS_API marks what libfastops shows to other libraries; everything else is hidden.
+// FASTOPS_API marks what libfastops shows to other libraries, FASTOPS_KERNELS_API what the libraries of kernels show;
+// everything else is hidden.
 #pragma once
 
 #if defined(_WIN32)
@@ -7,6 +8,12 @@
 #else
 #define FASTOPS_API __declspec(dllimport)
 #endif
+#ifdef FASTOPS_KERNELS_BUILDING
+#define FASTOPS_KERNELS_API __declspec(dllexport)
+#else
+#define FASTOPS_KERNELS_API __declspec(dllimport)
+#endif
 #else
 #define FASTOPS_API __attribute__((visibility("default")))
+#define FASTOPS_KERNELS_API FASTOPS_API
 #endif

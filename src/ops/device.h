@@ -5,15 +5,17 @@
 //     static Tensor empty(at::IntArrayRef sizes, const Tensor& like);
 //     static Tensor empty_like(const Tensor& like);
 //
-//     // y = f(x), for any strides; y may be x.
-//     static void activation(const ActivationSpec& f, const Tensor& x, const Tensor& y);
-//     // grad_output times a derivative, into a result that is laid out as `saved`.
-//     static void activation_backward(const ActivationBackwardArguments& backward, const Tensor& result);
+//     // y = f(x); y may be x. False where the strides are not for a kernel: those of dense tensors that are laid out
+//     // alike always are.
+//     static bool try_activation(const ActivationSpec& f, const Tensor& x, const Tensor& y);
+//     // grad_output times a derivative, into a dense result; likewise.
+//     static bool try_activation_backward(const ActivationBackwardArguments& backward, const Tensor& result);
 //
 //     // z = x + bias and y = f(z), both contiguous; z may be undefined, and each of them may be x.
 //     static void bias_act(const ActivationSpec& f, const Tensor& x, const Tensor& bias, const Tensor& z,
 //                          const Tensor& y);
-//     // As LayerSteps::backward, at saved + bias where there is a bias (undefined with from_output).
+//     // As LayerSteps::backward, at saved + bias where there is a bias (undefined with from_output). y may be left
+//     // undefined where it takes another pass.
 //     static LayerSteps::Backward bias_act_backward(const Tensor& grad, const Tensor& saved, const Tensor& bias,
 //                                                   const ActivationSpec& f, bool from_output,
 //                                                   LayerSteps::Wanted wanted, bool disposable);
@@ -61,6 +63,28 @@
 
 namespace fastops {
 
+// ---- activations of tensors with any strides ----
+
+// y = f(x). What no kernel takes is brought into y's layout first, or into another that is dense.
+template <class Device>
+void activate(const ActivationSpec& f, const Tensor& x, const Tensor& y) {
+  if (Device::try_activation(f, x, y)) return;
+  const bool is_dense = y.is_non_overlapping_and_dense();
+  const Tensor dense = is_dense ? y : Device::empty_like(x);
+  if (is_dense) dense.copy_(x);
+  activate<Device>(f, is_dense ? dense : x, dense);
+  if (!is_dense) y.copy_(dense);
+}
+
+template <class Device>
+void activate_backward(const ActivationBackwardArguments& backward, const Tensor& result) {
+  if (Device::try_activation_backward(backward, result)) return;
+  const auto in_layout = [&](const Tensor& tensor) { return Device::empty_like(result).copy_(tensor); };
+  const Tensor grad_output = in_layout(backward.grad_output);
+  const Tensor saved = in_layout(backward.saved);
+  activate_backward<Device>({grad_output, saved, backward.activation, backward.from_output, backward.order}, result);
+}
+
 // ---- between the products of a network ----
 
 template <class Device>
@@ -75,7 +99,7 @@ LayerSteps::Forward forward_step(const Tensor& x, const Tensor& weight, const Te
   if (identity) return {z, z};
   const Tensor y = keeps_z ? Device::empty_like(z) : z;
   if (whole) {
-    Device::activation(f, z, y);
+    activate<Device>(f, z, y);
   } else {
     Device::bias_act(f, z, bias, keeps_z ? z : Tensor(), y);
   }
@@ -85,13 +109,15 @@ LayerSteps::Forward forward_step(const Tensor& x, const Tensor& weight, const Te
 template <class Device>
 LayerSteps::Backward backward_step(const Tensor& grad, const Tensor& saved, const ActivationSpec& f, bool from_output,
                                    LayerSteps::Wanted wanted, bool disposable) {
+  LayerSteps::Backward results;
   if (wanted.grad || wanted.bias_grad) {
-    return Device::bias_act_backward(grad, saved, {}, f, from_output, wanted, disposable);
+    results = Device::bias_act_backward(grad, saved, {}, f, from_output, wanted, disposable);
   }
-  if (from_output) return {{}, {}, saved};
-  const Tensor y = Device::empty_like(saved);
-  Device::activation(f, saved, y);
-  return {{}, {}, y};
+  if (wanted.y && !results.y.defined()) {
+    results.y = from_output ? saved : Device::empty_like(saved);
+    if (!from_output) activate<Device>(f, saved, results.y);
+  }
+  return results;
 }
 
 template <class Device>
@@ -142,20 +168,20 @@ struct ActivationLayer {
     check_tensor(info(spec.id).name, "self", self);
     [[maybe_unused]] const auto guard = guard_for<Device>(self);
     Tensor result = Device::empty_like(self);
-    Device::activation(spec, self, result);
+    activate<Device>(spec, self, result);
     return result;
   }
   static Tensor& out(const PlainOp&, const ActivationSpec& spec, const Tensor& self, Tensor& out) {
     check_tensor(info(spec.id).name, "self", self);
     prepare_out(info(spec.id).name, out, self);
     [[maybe_unused]] const auto guard = guard_for<Device>(self);
-    Device::activation(spec, self, out);
+    activate<Device>(spec, self, out);
     return out;
   }
   static Tensor& in_place(const PlainOp&, const ActivationSpec& spec, Tensor& self) {
     check_in_place(info(spec.id).name, self);
     [[maybe_unused]] const auto guard = guard_for<Device>(self);
-    Device::activation(spec, self, self);
+    activate<Device>(spec, self, self);
     return self;
   }
 };
@@ -165,7 +191,7 @@ struct DeviceOps {
   static Tensor activation_backward(const ActivationBackwardArguments& backward) {
     [[maybe_unused]] const auto guard = guard_for<Device>(backward.saved);
     const Tensor result = Device::empty_like(backward.saved);
-    Device::activation_backward(backward, result);
+    activate_backward<Device>(backward, result);
     return result;
   }
 
@@ -174,7 +200,7 @@ struct DeviceOps {
     [[maybe_unused]] const auto guard = guard_for<Device>(self);
     if (!bias.defined()) {
       const Tensor result = Device::empty_like(self);
-      Device::activation(activation, self, result);
+      activate<Device>(activation, self, result);
       return result;
     }
     const Tensor result = Device::empty(self.sizes(), self);
@@ -186,7 +212,7 @@ struct DeviceOps {
     Tensor& out = arguments.out;
     [[maybe_unused]] const auto guard = guard_for<Device>(self);
     if (!bias.defined()) {
-      Device::activation(activation, self, out);
+      activate<Device>(activation, self, out);
     } else if (out.is_contiguous()) {
       Device::bias_act(activation, self, bias, {}, out);
     } else {

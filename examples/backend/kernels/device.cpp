@@ -15,27 +15,22 @@ struct Device {
   static Tensor empty(at::IntArrayRef sizes, const Tensor& like) { return at::empty(sizes, like.options()); }
   static Tensor empty_like(const Tensor& like) { return at::empty_like(like); }
 
-  // ---- elementwise: in the order in which the result has its elements ----
+  // ---- elementwise: of tensors that have their elements in one order ----
 
-  static void activation(const ActivationSpec& f, const Tensor& x, const Tensor& y) {
-    if (!y.is_non_overlapping_and_dense()) {
-      const Tensor dense = at::empty_like(x);
-      activation(f, x, dense);
-      y.copy_(dense);
-      return;
-    }
+  static bool try_activation(const ActivationSpec& f, const Tensor& x, const Tensor& y) {
+    if (!have_one_layout({x, y})) return false;
     void* const result = data(y);  // first: where x is y and a lazy clone, its data moves
-    const Tensor source = in_layout_of(y, x);
-    kernels_for(f, x).forward(const_data(source), result, y.numel(), f.params(), /*stream=*/false);
+    kernels_for(f, x).forward(const_data(x), result, y.numel(), f.params(), /*stream=*/false);
+    return true;
   }
 
-  static void activation_backward(const fastops::ActivationBackwardArguments& backward, const Tensor& result) {
-    const ActivationSpec& f = backward.activation;
+  static bool try_activation_backward(const fastops::ActivationBackwardArguments& backward, const Tensor& result) {
+    const auto& [grad_output, saved, f, from_output, order] = backward;
+    if (!have_one_layout({grad_output, saved, result})) return false;
     const auto& table = kernels_for(f, result);
-    const auto kernel = (backward.from_output ? table.backward_from_output : table.backward)[backward.order - 1];
-    const Tensor grad = in_layout_of(result, backward.grad_output);
-    const Tensor point = in_layout_of(result, backward.saved);
-    kernel(const_data(grad), const_data(point), data(result), result.numel(), f.params(), /*stream=*/false);
+    const auto kernel = (from_output ? table.backward_from_output : table.backward)[order - 1];
+    kernel(const_data(grad_output), const_data(saved), data(result), result.numel(), f.params(), /*stream=*/false);
+    return true;
   }
 
   // ---- over rows, which are contiguous ----

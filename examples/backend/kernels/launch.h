@@ -5,6 +5,8 @@
 #include <fastops/backends/cpu/kernels.h>
 #include <fastops/fastops.h>
 
+#include <algorithm>
+
 #include "../csrc/memory.h"
 
 namespace hostmem {
@@ -34,9 +36,11 @@ inline fastops::cpu::Rows rows_of(const Tensor& tensor) {
 }
 inline fastops::cpu::ConstRows const_rows_of(const Tensor& tensor) { return {const_data(tensor), row_stride(tensor)}; }
 
-// The tensor, with its elements in the order in which `like` has them.
-inline Tensor in_layout_of(const Tensor& like, const Tensor& tensor) {
-  return tensor.strides() == like.strides() ? tensor : at::empty_like(like).copy_(tensor);
+// Whether all have their elements at the same places, without gaps.
+inline bool have_one_layout(at::ArrayRef<Tensor> tensors) {
+  return std::all_of(tensors.begin(), tensors.end(), [&](const Tensor& tensor) {
+    return tensor.is_non_overlapping_and_dense() && tensor.strides() == tensors[0].strides();
+  });
 }
 
 }  // namespace hostmem

@@ -1,8 +1,6 @@
-// The CPU kernels: raw pointers and sizes, no tensors, one thread. Built once per instruction set (kernels/); the
-// binding files beside this one unwrap tensors and share the work among threads.
+// The CPU kernels: raw pointers and sizes, no tensors, one thread. Built once per instruction set (kernels/), run by
+// launchers.h.
 #pragma once
-
-#include <c10/macros/Macros.h>
 
 #include <cstdint>
 
@@ -12,10 +10,18 @@
 #include "dtype.h"
 #include "export.h"
 
+// What files include that are built for different instruction sets: a function that is not inlined would be one for all
+// of them.
+#ifdef _MSC_VER
+#define FASTOPS_ALWAYS_INLINE __forceinline
+#else
+#define FASTOPS_ALWAYS_INLINE inline __attribute__((always_inline))
+#endif
+
 namespace fastops::cpu {
 
 // 16-bit types are computed with, and their sums kept, in float32.
-inline constexpr int64_t accumulator_size(Dtype dtype) {
+FASTOPS_ALWAYS_INLINE constexpr int64_t accumulator_size(Dtype dtype) {
   return dtype == Dtype::float64 ? sizeof(double) : sizeof(float);
 }
 
@@ -30,7 +36,7 @@ struct ConstRows {
   const void* data;
   int64_t stride;
 };
-inline ConstRows constant(Rows rows) { return {rows.data, rows.stride}; }
+FASTOPS_ALWAYS_INLINE ConstRows constant(Rows rows) { return {rows.data, rows.stride}; }
 
 // y[i] = f(x[i]). With `stream`, y is written past the caches.
 using ForwardKernel = void (*)(const void* x, void* y, int64_t n, ActivationParams, bool stream);
@@ -58,15 +64,14 @@ using GatedForwardKernel = void (*)(ConstRows gate, ConstRows up, Rows y, int64_
 using GatedBackwardKernel = void (*)(ConstRows grad, ConstRows gate, ConstRows up, Rows dgate, Rows dup, Rows value,
                                      int64_t rows, int64_t columns, ActivationParams);
 
-// n things as parts of nearly the same size, none above `most`. (Always inlined: the files that include this are built
-// for different instruction sets.)
+// n things as parts of nearly the same size, none above `most`.
 struct Parts {
   int64_t n, count;
 
-  C10_ALWAYS_INLINE Parts(int64_t n, int64_t most) : n(n), count((n + most - 1) / most) {}
-  C10_ALWAYS_INLINE int64_t begin(int64_t part) const { return n * part / count; }
-  C10_ALWAYS_INLINE int64_t end(int64_t part) const { return begin(part + 1); }
-  C10_ALWAYS_INLINE int64_t size(int64_t part) const { return end(part) - begin(part); }
+  FASTOPS_ALWAYS_INLINE Parts(int64_t n, int64_t most) : n(n), count((n + most - 1) / most) {}
+  FASTOPS_ALWAYS_INLINE int64_t begin(int64_t part) const { return n * part / count; }
+  FASTOPS_ALWAYS_INLINE int64_t end(int64_t part) const { return begin(part + 1); }
+  FASTOPS_ALWAYS_INLINE int64_t size(int64_t part) const { return end(part) - begin(part); }
 };
 
 // The most rows of a block of a matrix product.
@@ -183,17 +188,20 @@ struct KernelTable {
   Kernels entries[activation_count][dtype_count];
   GemmKernels gemm[dtype_count];
 
-  Kernels& at(Activation activation, Dtype dtype) {
+  FASTOPS_ALWAYS_INLINE Kernels& at(Activation activation, Dtype dtype) {
     return entries[static_cast<int>(activation)][static_cast<int>(dtype)];
   }
 };
 
-// The kernels of the instruction set in use.
-FASTOPS_API const Kernels& kernels(Activation activation, Dtype dtype);
-const GemmKernels& gemm_kernels(Dtype dtype);
+// Instruction sets: "avx512" (with AVX2), "avx2" (with FMA and F16C), "default" (what every CPU of the platform has).
+FASTOPS_KERNELS_API bool has_tier(const char* name);
+// What names the one to use, when that is first asked for.
+FASTOPS_KERNELS_API void choose_tier_by(const char* (*choice)());
+FASTOPS_KERNELS_API const char* capability();
 
-// The instruction set in use: "default", "avx2", "avx512" (capability.cpp says how it is chosen).
-FASTOPS_API const char* capability();
+// Of the instruction set in use.
+FASTOPS_KERNELS_API const Kernels& kernels(Activation activation, Dtype dtype);
+FASTOPS_KERNELS_API const GemmKernels& gemm_kernels(Dtype dtype);
 
 // Each instruction set fills the table from its own build of kernels/*.cpp.
 #define FASTOPS_DECLARE_TIER(TIER)           \

@@ -9,6 +9,7 @@
 #include <chrono>
 
 #include "backends/cpu/launch.h"
+#include "backends/cpu/launchers/share.h"
 
 namespace fastops::cpu {
 namespace {
@@ -69,9 +70,10 @@ double copy_bandwidth(int64_t bytes, bool nontemporal, double seconds) {
   const at::Tensor out = at::zeros({n}, at::kFloat);
   const float* source = in.const_data_ptr<float>();
   float* destination = out.mutable_data_ptr<float>();
+  TorchCaller caller;
   const double rate = best_rate(seconds, [&](int64_t repetitions) {
     for (int64_t k = 0; k < repetitions; ++k) {
-      share(n, grain_size,
+      share(caller, n, grain_size,
             [&](int64_t begin, int64_t end) { copy(source + begin, destination + begin, end - begin, 1.0f); });
     }
   });

@@ -38,7 +38,7 @@ RoofKernels roof_kernels();
 namespace AVX512 {
 RoofKernels roof_kernels();
 }
-RoofKernels roof_kernels();
+FASTOPS_KERNELS_API RoofKernels roof_kernels();
 
 // Floating-point operations per second of all threads together, the best seen within `seconds`; nothing for a dtype
 // that the CPU has no arithmetic for. dtype: "float32", "float64" or "bfloat16".

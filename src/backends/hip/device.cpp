@@ -6,8 +6,6 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/mm.h>
 
-#include <array>
-
 #include "backends/hip/launch.h"
 #include "backends/hip/small_mlp.h"
 
@@ -24,36 +22,25 @@ struct Device {
   static Tensor empty(at::IntArrayRef sizes, const Tensor& like) { return at::empty(sizes, like.options()); }
   static Tensor empty_like(const Tensor& like) { return at::empty_like(like); }
 
-  static void activation(const ActivationSpec& f, const Tensor& x, const Tensor& y) {
-    if (const auto grid = find_grid({y}, {x})) {
-      check(activation_forward(call_for(f, y, *grid), grid->matrices[1], grid->matrices[0]));
-    } else if (y.is_non_overlapping_and_dense()) {
-      y.copy_(x);
-      activation(f, y, y);
-    } else {
-      const Tensor dense = empty_like(x);
-      activation(f, x, dense);
-      y.copy_(dense);
-    }
+  static bool try_activation(const ActivationSpec& f, const Tensor& x, const Tensor& y) {
+    const auto grid = find_grid({y}, {x});
+    if (grid) check(activation_forward(call_for(f, y, *grid), grid->matrices[1], grid->matrices[0]));
+    return grid.has_value();
   }
 
-  static void activation_backward(const ActivationBackwardArguments& backward, const Tensor& result) {
-    std::array<Tensor, 2> inputs = {backward.grad_output, backward.saved};
-    auto grid = find_grid({result}, inputs);
-    if (!grid) {
-      // They make one once all are in the result's layout.
-      for (Tensor& input : inputs) input = at::empty_like(result).copy_(input);
-      grid = find_grid({result}, inputs);
-    }
+  static bool try_activation_backward(const ActivationBackwardArguments& backward, const Tensor& result) {
+    const auto grid = find_grid({result}, {backward.grad_output, backward.saved});
+    if (!grid) return false;
     const auto& m = grid->matrices;
-    check(hip::activation_backward(call_for(backward.activation, result, *grid), static_cast<int>(backward.order),
-                                   backward.from_output, m[1], m[2], m[0]));
+    check(activation_backward(call_for(backward.activation, result, *grid), static_cast<int>(backward.order),
+                              backward.from_output, m[1], m[2], m[0]));
+    return true;
   }
 
   static void bias_act(const ActivationSpec& f, const Tensor& x, const Tensor& bias, const Tensor& z, const Tensor& y) {
     if (z.defined()) {
       bias_act({Activation::identity, {}}, x, bias, {}, z);
-      return activation(f, z, y);
+      return activate<Device>(f, z, y);
     }
     const auto grid = find_grid({y}, {x, bias.expand(y.sizes())});
     if (!grid) return bias_act(f, x.contiguous(), bias, {}, y);
@@ -82,10 +69,6 @@ struct Device {
     const auto& m = grid->matrices;
     check(bias_backward(call, from_output, m[1], m[2], m[3], m[0], result_data(block_sums),
                         result_data(results.bias_grad)));
-    if (wanted.y) {
-      results.y = from_output ? saved : empty_like(saved);
-      if (!from_output) activation(f, saved, results.y);
-    }
     return results;
   }
 
@@ -117,7 +100,7 @@ struct Device {
     if (!keeps_z || f.id == Activation::identity) return std::nullopt;
     const Tensor z = linear(x, weight, bias);
     const Tensor y = empty_like(z);
-    activation(f, z, y);
+    activate<Device>(f, z, y);
     return LayerSteps::Forward{z, y};
   }
 

@@ -10,6 +10,7 @@
 #include "activations/jet.h"
 #include "activations/table.h"
 #include "dtype.h"
+#include "export.h"
 
 namespace fastops::hip {
 
@@ -34,26 +35,28 @@ struct Call {
 using Error = const char*;
 
 // y = f(x); y may be x.
-Error activation_forward(const Call&, Matrix x, Matrix y);
+FASTOPS_KERNELS_API Error activation_forward(const Call&, Matrix x, Matrix y);
 
 // dx = grad * d(saved), d the derivative of that order in terms of the input or of the output
-Error activation_backward(const Call&, int order, bool from_output, Matrix grad, Matrix saved, Matrix dx);
+FASTOPS_KERNELS_API Error activation_backward(const Call&, int order, bool from_output, Matrix grad, Matrix saved,
+                                              Matrix dx);
 
 // y = f(x + bias); bias is a row for each row: its row stride is 0.
-Error bias_forward(const Call&, Matrix x, Matrix bias, Matrix y);
+FASTOPS_KERNELS_API Error bias_forward(const Call&, Matrix x, Matrix bias, Matrix y);
 
 // dx = grad * f'(saved + bias), or in terms of the output; bias_grad[c] = sum of dx[:, c]. `bias`, `dx` and `bias_grad`
 // may be absent. Blocks of rows have their own sums, [bias_backward_blocks(call), columns] in `block_sums`, in the type
 // that is computed with; they are added up in order, so the result has the same bits on every run.
-int64_t bias_backward_blocks(const Call&);
-Error bias_backward(const Call&, bool from_output, Matrix grad, Matrix saved, Matrix bias, Matrix dx, void* block_sums,
-                    void* bias_grad);
+FASTOPS_KERNELS_API int64_t bias_backward_blocks(const Call&);
+FASTOPS_KERNELS_API Error bias_backward(const Call&, bool from_output, Matrix grad, Matrix saved, Matrix bias,
+                                        Matrix dx, void* block_sums, void* bias_grad);
 
 // y = f(gate) * up
-Error gated_forward(const Call&, Matrix gate, Matrix up, Matrix y);
+FASTOPS_KERNELS_API Error gated_forward(const Call&, Matrix gate, Matrix up, Matrix y);
 
 // dgate = grad * up * f'(gate), dup = grad * f(gate); y = f(gate) * up once more. Any of them may be absent.
-Error gated_backward(const Call&, Matrix grad, Matrix gate, Matrix up, Matrix dgate, Matrix dup, Matrix y);
+FASTOPS_KERNELS_API Error gated_backward(const Call&, Matrix grad, Matrix gate, Matrix up, Matrix dgate, Matrix dup,
+                                         Matrix y);
 
 // ---- multi-layer perceptrons in one kernel ----
 
@@ -85,11 +88,12 @@ struct SmallMlp {
   void* stream;
 };
 
-Error small_mlp_forward(const SmallMlp&, Matrix input, void* output);
+FASTOPS_KERNELS_API Error small_mlp_forward(const SmallMlp&, Matrix input, void* output);
 
 // The gradients that are not null. Blocks of rows have their own sums, small_mlp_sums(mlp) numbers of the type that is
 // computed with in `block_sums`; they are added up in order.
-int64_t small_mlp_sums(const SmallMlp&);
-Error small_mlp_backward(const SmallMlp&, Matrix grad_output, Matrix input, void* input_grad, void* block_sums);
+FASTOPS_KERNELS_API int64_t small_mlp_sums(const SmallMlp&);
+FASTOPS_KERNELS_API Error small_mlp_backward(const SmallMlp&, Matrix grad_output, Matrix input, void* input_grad,
+                                             void* block_sums);
 
 }  // namespace fastops::hip

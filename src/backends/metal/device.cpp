@@ -127,16 +127,16 @@ struct Device {
   static Tensor empty(at::IntArrayRef sizes, const Tensor& like) { return at::empty(sizes, like.options()); }
   static Tensor empty_like(const Tensor& like) { return at::empty_like(like); }
 
-  static void activation(const ActivationSpec& f, const Tensor& x, const Tensor& y) {
-    elementwise({KernelKind::activation, f.id, x}, f, /*from_output=*/false, {x}, y);
+  static bool try_activation(const ActivationSpec& f, const Tensor& x, const Tensor& y) {
+    return try_elementwise({KernelKind::activation, f.id, x}, f, /*from_output=*/false, {x}, y);
   }
 
-  static void activation_backward(const ActivationBackwardArguments& backward, const Tensor& result) {
+  static bool try_activation_backward(const ActivationBackwardArguments& backward, const Tensor& result) {
     static_assert(max_order == 3);
     constexpr KernelKind kinds[] = {KernelKind::backward1, KernelKind::backward2, KernelKind::backward3};
     const ActivationSpec& f = backward.activation;
-    elementwise({kinds[backward.order - 1], f.id, backward.saved}, f, backward.from_output,
-                {backward.grad_output, backward.saved}, result);
+    return try_elementwise({kinds[backward.order - 1], f.id, backward.saved}, f, backward.from_output,
+                           {backward.grad_output, backward.saved}, result);
   }
 
   static void bias_act(const ActivationSpec& f, const Tensor& x, const Tensor& bias, const Tensor& z, const Tensor& y) {
@@ -146,12 +146,7 @@ struct Device {
   static LayerSteps::Backward bias_act_backward(const Tensor& grad, const Tensor& saved, const Tensor& bias,
                                                 const ActivationSpec& f, bool from_output, LayerSteps::Wanted wanted,
                                                 bool /*disposable*/) {
-    auto results = bias_act_gradients(f, grad, saved, bias, from_output, wanted);
-    if (wanted.y) {
-      results.y = from_output ? saved : empty_like(saved);
-      if (!from_output) activation(f, saved, results.y);
-    }
-    return results;
+    return bias_act_gradients(f, grad, saved, bias, from_output, wanted);
   }
 
   static void act_mul(const ActivationSpec& f, const Tensor& gate, const Tensor& up, const Tensor& y) {

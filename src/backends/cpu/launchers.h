@@ -1,0 +1,110 @@
+// What runs the CPU kernels: pointers, sizes, and the threads and the memory of a caller; no tensors. Launchers and
+// kernels are a library of their own, which needs nothing of torch.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "backends/cpu/kernels.h"
+
+namespace fastops::cpu {
+
+// What a launcher has of its caller, for one call.
+class Caller {
+ public:
+  using Work = void (*)(const void* context);
+  using Part = void (*)(const void* context, int64_t begin, int64_t end);
+
+  // How many threads parallel_for can use.
+  virtual int64_t threads() = 0;
+  // part(context, begin, end) for parts of 0..n, on several threads; only the last may be smaller than `grain`.
+  virtual void parallel_for(int64_t n, int64_t grain, Part part, const void* context) = 0;
+  // Memory until the call is over: `bytes` bytes, aligned to 64, not initialized. Not for use by several threads.
+  virtual void* take(int64_t bytes) = 0;
+  // work(context), under a name in a profile.
+  virtual void profile(const char* name, Work work, const void* context) = 0;
+
+ protected:
+  ~Caller() = default;
+};
+
+// ---- elementwise ----
+
+// The function, and the type of all elements.
+struct Call {
+  Activation activation;
+  ActivationParams params;
+  Dtype dtype;
+};
+
+// y[i] = f(x[i]) for n elements; y may be x.
+FASTOPS_KERNELS_API void activation_forward(Caller&, const Call&, const void* x, void* y, int64_t n);
+
+// dx[i] = grad[i] * d(saved[i]), d the derivative of that order in terms of the input or of the output
+FASTOPS_KERNELS_API void activation_backward(Caller&, const Call&, int64_t order, bool from_output, const void* grad,
+                                             const void* saved, void* dx, int64_t n);
+
+// z = x + bias, y = f(z), for rows of `columns` elements. `z.data` may be null; z or y may be x.
+FASTOPS_KERNELS_API void bias_forward(Caller&, const Call&, ConstRows x, const void* bias, Rows z, Rows y, int64_t rows,
+                                      int64_t columns);
+
+// dx = grad * f'(saved + bias), or in terms of the output; sums[c] = sum of dx[:, c], in the type that is computed
+// with; y = f(saved + bias), not in terms of the output. `bias`, `dx.data`, `sums` and `y.data` may be null; dx may be
+// grad. The sums have the same bits for every number of threads.
+FASTOPS_KERNELS_API void bias_backward(Caller&, const Call&, bool from_output, ConstRows grad, ConstRows saved,
+                                       const void* bias, Rows dx, void* sums, Rows y, int64_t rows, int64_t columns);
+
+// y = f(gate) * up; y may be one of the two.
+FASTOPS_KERNELS_API void gated_forward(Caller&, const Call&, ConstRows gate, ConstRows up, Rows y, int64_t rows,
+                                       int64_t columns);
+
+// dgate = grad * up * f'(gate), dup = grad * f(gate), y = f(gate) * up. The data of each of the three may be null;
+// dgate or dup may be grad.
+FASTOPS_KERNELS_API void gated_backward(Caller&, const Call&, ConstRows grad, ConstRows gate, ConstRows up, Rows dgate,
+                                        Rows dup, Rows y, int64_t rows, int64_t columns);
+
+// ---- networks, where GemmKernels are there ----
+
+// h @ weight.T + bias, and the gradients of the parameters. Null is what there is not, or what nobody wants.
+struct Linear {
+  ConstRows weight;  // [out_features, in_features]
+  const void* bias;
+  int64_t in_features;
+  int64_t out_features;
+  void* weight_grad = nullptr;  // contiguous
+  void* bias_grad = nullptr;
+};
+
+// z = h @ weight.T + bias, f(z).
+struct Layer : Linear {
+  Activation activation;
+  ActivationParams params;
+  bool keeps_output;  // whether `kept` is f(z), else it is z
+  Rows kept;  // [rows, out_features]: written by the forward pass where it is not null, read by the backward pass
+};
+
+struct MlpCall {
+  Dtype dtype;
+  int64_t rows;
+  std::span<const Layer> layers;
+};
+FASTOPS_KERNELS_API void mlp_forward(Caller&, const MlpCall&, ConstRows input, Rows output);
+// The gradients of the parameters that the layers have places for, and the input's if `input_grad.data` is not null.
+// The last layer's kept values are not read if its activation is the identity.
+FASTOPS_KERNELS_API void mlp_backward(Caller&, const MlpCall&, ConstRows input, ConstRows grad_output, Rows input_grad);
+
+// down(f(gate(x)) * up(x))
+struct GatedMlpCall {
+  Dtype dtype;
+  int64_t rows;
+  Linear gate, up, down;
+  Activation activation;
+  ActivationParams params;
+};
+// `gate_kept` and `up_kept` are the two projections; their data may be null.
+FASTOPS_KERNELS_API void gated_mlp_forward(Caller&, const GatedMlpCall&, ConstRows input, Rows gate_kept, Rows up_kept,
+                                           Rows output);
+FASTOPS_KERNELS_API void gated_mlp_backward(Caller&, const GatedMlpCall&, ConstRows input, ConstRows gate_kept,
+                                            ConstRows up_kept, ConstRows grad_output, Rows input_grad);
+
+}  // namespace fastops::cpu

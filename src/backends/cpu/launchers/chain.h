@@ -1,0 +1,112 @@
+// What mlp and gated_mlp have in common as chains of matrix products.
+#pragma once
+
+#include <algorithm>
+#include <optional>
+
+#include "backends/cpu/launchers/products.h"
+
+namespace fastops::cpu {
+
+// The left-hand matrix of a chain's first product: as it is, or a copy of it in the type that is computed with and with
+// a stride that the caches like.
+class LeftHand {
+ public:
+  LeftHand(ConstRows matrix, int64_t columns, Dtype dtype) : matrix_(matrix), columns_(columns), dtype_(dtype) {}
+
+  void take(Caller& caller, int64_t rows) {
+    const bool regular = rows == 1 || matrix_.stride * accumulator_size(dtype_) % 4096 != 0;
+    if (dtype_ != computed(dtype_) || !regular) copy_ = take_rows(caller, dtype_, rows, columns_);
+  }
+
+  ConstRows as_given(int64_t row) const { return from_row(matrix_, row, dtype_); }
+
+  // The rows from `row` on. The stage that makes the copy is added to `stages`.
+  ConstRows from(int64_t row, List<Stage>& stages) const {
+    if (!copy_.data) return as_given(row);
+    stages.push_back({.source = as_given(row), .target = copy_, .columns = columns_});
+    return constant(copy_);
+  }
+
+ private:
+  ConstRows matrix_;
+  int64_t columns_;
+  Dtype dtype_;
+  Rows copy_{nullptr, 0};
+};
+
+// One call for `rows` rows of `input`.
+class Chain {
+ protected:
+  // At most so many products go through the stages of a chain. `operations`: multiplications for a row.
+  Chain(Caller& caller, Dtype dtype, int64_t rows, size_t most_products, int64_t operations)
+      : caller_(caller),
+        dtype_(dtype),
+        rows_(rows),
+        threads_(threads_for(caller, rows * operations)),
+        panels_(caller, most_products),
+        stages_(caller, most_products + 2) {}
+
+  // Multiplications for a row with the weights.
+  template <class Linears>
+  static int64_t operations(const Linears& linears) {
+    int64_t sum = 0;
+    for (const Linear& linear : linears) sum += linear.in_features * linear.out_features;
+    return sum;
+  }
+
+  // The product with a layer's weight, or with its transpose; pack() packs it.
+  Product product_with(const Linear& layer, bool transposed) {
+    const int64_t depth = transposed ? layer.in_features : layer.out_features;
+    const int64_t columns = transposed ? layer.out_features : layer.in_features;
+    void* panels = take_panels(caller_, dtype_, depth, columns);
+    const GemmKernels& gemm = gemm_kernels(dtype_);
+    panels_.push_back({transposed ? gemm.pack_transposed : gemm.pack, {layer.weight, {}, depth, columns, panels, {}}});
+    return {{}, panels, depth};
+  }
+  void pack() { pack_all(caller_, panels_, dtype_, threads_); }
+
+  // The most rows that go through all layers before the next ones: their intermediate results take memory.
+  static constexpr int64_t most_chunk_rows = 2048;
+  int64_t chunk_rows() const { return std::min(rows_, most_chunk_rows); }
+  Rows take_chunk(int64_t columns) { return take_rows(caller_, dtype_, chunk_rows(), columns); }
+
+  // f(row, rows) for each chunk of rows.
+  template <class F>
+  void for_each_chunk(F f) const {
+    const Parts chunks(rows_, most_chunk_rows);
+    for (int64_t c = 0; c < chunks.count; ++c) f(chunks.begin(c), chunks.size(c));
+  }
+  void run(int64_t rows) {
+    run_stages(caller_, stages_, dtype_, rows, threads_);
+    stages_.clear();
+  }
+
+  // run_chunk(row, rows, parameters) for each chunk of rows; adds up the gradients that it puts into `parameters`, of
+  // at most so many layers.
+  template <class F>
+  void sum_gradients(size_t layers, F run_chunk) {
+    List<ParameterGradients> parameters(caller_, layers);
+    std::optional<GradientSums> sums;
+    for_each_chunk([&](int64_t row, int64_t rows) {
+      parameters.clear();
+      run_chunk(row, rows, parameters);
+      const bool first = row == 0;
+      if (first) sums.emplace(caller_, dtype_, threads_, parameters, chunk_rows(), rows == rows_);
+      sums->add(parameters, rows, first);
+    });
+    if (sums) sums->finish(parameters);
+  }
+
+  Rows from(Rows matrix, int64_t row) const { return from_row(matrix, row, dtype_); }
+  ConstRows from(ConstRows matrix, int64_t row) const { return from_row(matrix, row, dtype_); }
+
+  Caller& caller_;
+  Dtype dtype_;
+  int64_t rows_;
+  int64_t threads_;
+  List<Panels> panels_;
+  List<Stage> stages_;
+};
+
+}  // namespace fastops::cpu

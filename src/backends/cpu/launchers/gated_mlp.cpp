@@ -1,0 +1,142 @@
+// gated_mlp as a chain of matrix products: both projections of the input in one stage, the down projection in the next.
+#include <array>
+
+#include "backends/cpu/launchers/chain.h"
+
+namespace fastops::cpu {
+namespace {
+
+class Layers : protected Chain {
+ protected:
+  Layers(Caller& caller, const GatedMlpCall& mlp, int64_t passes)
+      : Chain(caller, mlp.dtype, mlp.rows, 3, passes * operations(std::array{mlp.gate, mlp.up, mlp.down})), mlp_(mlp) {}
+
+  int64_t hidden_features() const { return mlp_.down.in_features; }
+  const Kernels& activation_kernels() const { return kernels(mlp_.activation, dtype_); }
+
+  const GatedMlpCall& mlp_;
+};
+
+class Forward : Layers {
+ public:
+  Forward(Caller& caller, const GatedMlpCall& mlp, ConstRows input, Rows gate, Rows up, Rows output)
+      : Layers(caller, mlp, 1), input_(input, mlp.gate.in_features, dtype_), gate_(gate), up_(up), output_(output) {
+    input_.take(caller, chunk_rows());
+    hidden_ = take_chunk(hidden_features());
+    to_gate_ = product_with(mlp.gate, /*transposed=*/true);
+    to_up_ = product_with(mlp.up, /*transposed=*/true);
+    to_up_.sum = 1;
+    to_output_ = product_with(mlp.down, /*transposed=*/true);
+    to_output_.a = constant(hidden_);
+    pack();
+    for_each_chunk([&](int64_t row, int64_t rows) { run_chunk(row, rows); });
+  }
+
+ private:
+  void run_chunk(int64_t row, int64_t rows) {
+    to_gate_.a = to_up_.a = input_.from(row, stages_);
+    const GatedForwardArguments projections{mlp_.gate.bias, mlp_.up.bias, from(gate_, row),
+                                            from(up_, row), hidden_,      mlp_.params};
+    stages_.push_back({.products = {to_gate_, to_up_},
+                       .product_count = 2,
+                       .columns = hidden_features(),
+                       .epilogue = {activation_kernels().gated_layer_forward, &projections}});
+    const LayerForwardArguments output{mlp_.down.bias, {}, from(output_, row), {}, {}};
+    stages_.push_back({.products = {to_output_},
+                       .product_count = 1,
+                       .columns = mlp_.down.out_features,
+                       .epilogue = {kernels(Activation::identity, dtype_).layer_forward, &output}});
+    run(rows);
+  }
+
+  LeftHand input_;
+  Rows gate_, up_, output_;
+  Rows hidden_{nullptr, 0};
+  Product to_gate_{}, to_up_{}, to_output_{};
+};
+
+class Backward : Layers {
+ public:
+  Backward(Caller& caller, const GatedMlpCall& mlp, ConstRows input, ConstRows gate, ConstRows up,
+           ConstRows grad_output, Rows input_grad)
+      : Layers(caller, mlp, 2),
+        input_(input),
+        gate_(gate),
+        up_(up),
+        grad_output_(grad_output, mlp.down.out_features, dtype_),
+        input_grad_(input_grad) {
+    if (wants_gate()) grad_gate_ = take_chunk(hidden_features());
+    if (wants_up()) grad_up_ = take_chunk(hidden_features());
+    if (wants_gate() || wants_up()) {
+      grad_output_.take(caller, chunk_rows());
+      to_hidden_ = product_with(mlp.down, /*transposed=*/false);
+    }
+    if (input_grad.data) {
+      by_gate_ = product_with(mlp.gate, /*transposed=*/false);
+      by_gate_.a = constant(grad_gate_);
+      by_up_ = product_with(mlp.up, /*transposed=*/false);
+      by_up_.a = constant(grad_up_);
+    }
+    pack();
+    sum_gradients(3, [&](int64_t row, int64_t rows, List<ParameterGradients>& parameters) {
+      if (wants_gate() || wants_up()) run_chunk(row, rows);
+      add_parameters(row, parameters);
+    });
+  }
+
+ private:
+  static bool wants_parameters(const Linear& layer) { return layer.weight_grad || layer.bias_grad; }
+  bool wants_gate() const { return input_grad_.data || wants_parameters(mlp_.gate); }
+  bool wants_up() const { return input_grad_.data || wants_parameters(mlp_.up); }
+
+  // The gradients of gate, up and input.
+  void run_chunk(int64_t row, int64_t rows) {
+    to_hidden_.a = grad_output_.from(row, stages_);
+    const GatedBackwardArguments projections{from(gate_, row), from(up_, row), grad_gate_, grad_up_, mlp_.params};
+    stages_.push_back({.products = {to_hidden_},
+                       .product_count = 1,
+                       .columns = hidden_features(),
+                       .epilogue = {activation_kernels().gated_layer_backward, &projections}});
+    const StoreArguments input{from(input_grad_, row), /*add=*/false};
+    if (input_grad_.data) {
+      stages_.push_back({.products = {by_gate_, by_up_},
+                         .product_count = 2,
+                         .columns = mlp_.gate.in_features,
+                         .epilogue = {gemm_kernels(dtype_).store, &input}});
+    }
+    run(rows);
+  }
+
+  void add_parameters(int64_t row, List<ParameterGradients>& parameters) const {
+    const auto add = [&](const Linear& layer, ConstRows dz, bool dz_converted, const Panels& input) {
+      if (!wants_parameters(layer)) return;
+      parameters.push_back({dz, dz_converted, layer.out_features, input, layer.weight_grad, layer.bias_grad});
+    };
+    const Panels input{gemm_kernels(dtype_).pack, {from(input_, row), {}, 0, mlp_.gate.in_features, nullptr, {}}};
+    const Panels hidden{activation_kernels().pack_gated,
+                        {from(gate_, row), from(up_, row), 0, hidden_features(), nullptr, mlp_.params}};
+    add(mlp_.gate, constant(grad_gate_), /*dz_converted=*/true, input);
+    add(mlp_.up, constant(grad_up_), /*dz_converted=*/true, input);
+    add(mlp_.down, grad_output_.as_given(row), /*dz_converted=*/false, hidden);
+  }
+
+  ConstRows input_, gate_, up_;
+  LeftHand grad_output_;
+  Rows input_grad_;
+  Rows grad_gate_{nullptr, 0}, grad_up_{nullptr, 0};
+  Product to_hidden_{}, by_gate_{}, by_up_{};
+};
+
+}  // namespace
+
+void gated_mlp_forward(Caller& caller, const GatedMlpCall& mlp, ConstRows input, Rows gate_kept, Rows up_kept,
+                       Rows output) {
+  Forward(caller, mlp, input, gate_kept, up_kept, output);
+}
+
+void gated_mlp_backward(Caller& caller, const GatedMlpCall& mlp, ConstRows input, ConstRows gate_kept,
+                        ConstRows up_kept, ConstRows grad_output, Rows input_grad) {
+  Backward(caller, mlp, input, gate_kept, up_kept, grad_output, input_grad);
+}
+
+}  // namespace fastops::cpu

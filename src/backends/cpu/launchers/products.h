@@ -1,0 +1,81 @@
+// Chains of matrix products, shared among threads: what mlp and gated_mlp are made of.
+#pragma once
+
+#include "backends/cpu/launchers/share.h"
+
+namespace fastops::cpu {
+
+// The type that a storage type is computed with.
+inline Dtype computed(Dtype dtype) { return dtype == Dtype::float64 ? Dtype::float64 : Dtype::float32; }
+
+// How many of the caller's threads serve `operations` multiplications.
+int64_t threads_for(Caller& caller, int64_t operations);
+
+// Rows of `columns` elements, in the type that is computed with, that a product can take as its left-hand matrix.
+Rows take_rows(Caller& caller, Dtype dtype, int64_t rows, int64_t columns);
+
+// The right-hand matrix of a product, to be packed.
+struct Panels {
+  PackKernel kernel;
+  PackArguments arguments;
+};
+// Room for them.
+void* take_panels(Caller& caller, Dtype dtype, int64_t depth, int64_t columns);
+void pack_all(Caller& caller, std::span<const Panels> matrices, Dtype dtype, int64_t threads);
+
+// What is done with each row of a matrix, independently of the others: a stage of a chain.
+struct Stage {
+  // Sums of products, or, where there are none, the rows of `source`: in the storage type if there is no epilogue,
+  // which then converts them to `target`.
+  Product products[2]{};
+  int product_count = 0;
+  ConstRows source{nullptr, 0};
+  Rows target{nullptr, 0};
+  int64_t columns = 0;
+  Epilogue epilogue{};
+};
+// Runs the stages one after another for `rows` rows.
+void run_stages(Caller& caller, std::span<const Stage> stages, Dtype dtype, int64_t rows, int64_t threads);
+
+// The gradients of a linear layer's parameters: weight = dz.T @ input, bias = the sums of dz's columns.
+struct ParameterGradients {
+  ConstRows dz;       // [rows, out_features]
+  bool dz_converted;  // whether in the type that is computed with, or else in the storage type
+  int64_t out_features;
+  Panels input;  // [rows, in_features]; where its panels are is set here
+  void* weight;  // contiguous; null if not wanted
+  void* bias;
+};
+
+// Adds up the parameters' gradients of some layers, one chunk of rows after another.
+class GradientSums {
+ public:
+  // Takes room for chunks of at most `rows` rows; `whole` if there is only one chunk.
+  GradientSums(Caller& caller, Dtype dtype, int64_t threads, std::span<const ParameterGradients> layers, int64_t rows,
+               bool whole);
+  void add(std::span<const ParameterGradients> layers, int64_t rows, bool first);
+  void finish(std::span<const ParameterGradients> layers);
+
+ private:
+  // Where a part of the rows adds up the gradients of a layer.
+  struct Sums {
+    Rows weight;
+    void* bias;
+  };
+  void add_whole(std::span<const ParameterGradients> layers, int64_t rows, bool first);
+  void add_part(std::span<const ParameterGradients> layers, int64_t part, int64_t rows, bool first);
+  void multiply(const ParameterGradients& layer, const Sums& sums, const void* panels, int64_t rows, int64_t thread,
+                int64_t first_unit, int64_t last_unit, bool add) const;
+
+  Caller& caller_;
+  Dtype dtype_;
+  int64_t threads_;
+  int64_t parts_;
+  bool sums_converted_;  // whether the weights' sums are in the type that is computed with
+  List<Sums> sums_;      // [parts, layers]
+  List<void*> panels_;   // [layers], those of a part one after another
+  List<void*> tiles_;    // one for each thread or part
+  List<Panels> inputs_;  // of a chunk
+};
+
+}  // namespace fastops::cpu

@@ -1,0 +1,69 @@
+// The kernels of every instruction set, and of the one that is used.
+#include <string_view>
+
+#include "backends/cpu/kernels.h"
+#include "backends/cpu/roofs.h"
+
+namespace fastops::cpu {
+namespace {
+
+struct Tier {
+  std::string_view name;
+  void (*fill)(KernelTable&);
+  RoofKernels (*roofs)();
+};
+
+template <void (*... add)(KernelTable&)>
+void fill(KernelTable& table) {
+  (add(table), ...);
+}
+
+#define FASTOPS_TIER(TIER)                                                                                            \
+  fill<TIER::add_activation_kernels, TIER::add_bias_act_kernels, TIER::add_gated_act_kernels, TIER::add_gemm_kernels, \
+       TIER::add_layer_kernels>,                                                                                      \
+      TIER::roof_kernels
+constexpr Tier tiers[] = {
+#ifdef FASTOPS_AVX512_TIER
+    {"avx512", FASTOPS_TIER(AVX512)},
+#endif
+#ifdef FASTOPS_AVX2_TIER
+    {"avx2", FASTOPS_TIER(AVX2)},
+#endif
+    {"default", fill<DEFAULT::add_activation_kernels, DEFAULT::add_bias_act_kernels, DEFAULT::add_gated_act_kernels>,
+     DEFAULT::roof_kernels},
+};
+
+const Tier* find_tier(std::string_view name) {
+  for (const Tier& tier : tiers) {
+    if (tier.name == name) return &tier;
+  }
+  return nullptr;
+}
+
+const char* (*choose)() = [] { return "default"; };
+
+const Tier& chosen() {
+  static const Tier& tier = *find_tier(choose());
+  return tier;
+}
+
+KernelTable& table() {
+  static KernelTable* const table = [] {
+    auto* filled = new KernelTable();
+    chosen().fill(*filled);
+    return filled;
+  }();
+  return *table;
+}
+
+}  // namespace
+
+bool has_tier(const char* name) { return find_tier(name); }
+void choose_tier_by(const char* (*choice)()) { choose = choice; }
+const char* capability() { return chosen().name.data(); }
+
+const Kernels& kernels(Activation activation, Dtype dtype) { return table().at(activation, dtype); }
+const GemmKernels& gemm_kernels(Dtype dtype) { return table().gemm[static_cast<int>(dtype)]; }
+RoofKernels roof_kernels() { return chosen().roofs(); }
+
+}  // namespace fastops::cpu
