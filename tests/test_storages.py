@@ -135,7 +135,7 @@ def test_freed_under_autocast(op: str, device: Any) -> None:
 
 MLP = ["input", "weights[0]", "weights[1]", "biases[0]", "biases[1]"]
 GATED_MLP = ["input", "gate_weight", "up_weight", "down_weight", "gate_bias", "up_bias"]
-# What our nodes keep of the ops' arguments. The derivatives of the other backward ops are those of the ops that these call.
+# What our nodes keep of the ops' arguments; the derivatives of the other backward ops are those of ops that these call.
 KEPT = {
     "activation_backward": ["grad_output", "saved"],
     "bias_act": ["self", "bias"],
