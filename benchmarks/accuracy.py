@@ -1,41 +1,40 @@
-"""The largest errors over every float32 of the elementary functions and the activations, and PyTorch's beside them.
+"""The largest errors of the elementary functions and the activations over every float32, and PyTorch's beside them.
 
 ``python benchmarks/accuracy.py`` takes half an hour or so on two cores and writes ``docs/accuracy.md``; with
 ``--stride 1000`` it tries every thousandth float32 and takes seconds. What is done is kept in ``build/accuracy.json``:
-an interrupted run goes on where it was. It needs a clone, as it compiles ``math_functions.cpp``, and g++ or clang.
+an interrupted run goes on where it was. It needs what ``math_functions.py`` needs, which has the elementary functions.
 
 The reference is float64, by formulas without cancellation; its own error is some 1e-16 relative, 1e-9 of what is
 measured. The unit is the distance between neighbouring float32 numbers at the true value (ulp), so half a unit is the
 best that any float32 result can do. Where values are so small that exp(-x) overflows on the way there, formulas flush
 to zero (PyTorch's as well as ours): for the activations, values below 2^-98 in magnitude count with the unit of 2^-98,
 which is 2^-121. For the elementary functions the unit is that of the value, down to the denormals.
+
+The elementary functions in float64 are tried at a million numbers each, against mpmath.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import math
-import os
-import subprocess
-import tempfile
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 import fastops
 from fastops.bench.models import pytorch_activation
+from math_functions import NAMES, compile_functions, error, points, true_value
 
 ROOT = Path(__file__).resolve().parent.parent
 STATE = ROOT / "build" / "accuracy.json"
 CHUNK = 1 << 15  # numbers at a time: what stays in a core's cache
 FINITE = 0x7F800000  # bit patterns of the finite numbers of either sign
+FLOAT64_POINTS = 1_000_000
 
 Function = Callable[[Tensor], Tensor]
 
@@ -52,41 +51,9 @@ class Case(NamedTuple):
 
 def elementary_functions() -> dict[str, Case]:
     """The functions of math.h, compiled for the instruction set in use."""
-    library = compile_math_functions()
-
-    def ours(name: str) -> Function:
-        function = getattr(library, f"math_{name}")
-        function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
-
-        def call(x: Tensor) -> Tensor:
-            padded = F.pad(x, (0, -len(x) % 16))
-            y = torch.empty_like(padded)
-            function(padded.data_ptr(), y.data_ptr(), len(padded))
-            return y[: len(x)]
-
-        return call
-
-    names = ["exp", "expm1", "log1p", "tanh", "erf"]
-    return {name: Case(getattr(torch, name), ours(name), getattr(torch, name), 2.0**-126) for name in names}
-
-
-def compile_math_functions() -> ctypes.CDLL:
-    tier = fastops._C.cpu_capability().upper()
-    flags = {"AVX512": "-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c", "AVX2": "-mavx2 -mfma -mf16c"}
-    torch_root = Path(torch.__file__).parent
-    with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder) / "math_functions.so"
-        subprocess.run(
-            [
-                *[os.environ.get("CXX", "g++"), "-std=c++20", "-O3", "-shared", "-fPIC", "-ffp-contract=off"],
-                *["-fno-math-errno", "-fno-trapping-math", f"-DCPU_CAPABILITY={tier}", f"-DCPU_CAPABILITY_{tier}"],
-                *flags.get(tier, "").split(),
-                *[f"-I{ROOT / 'src'}", "-isystem", torch_root / "include", ROOT / "benchmarks/math_functions.cpp"],
-                *["-o", output, f"-L{torch_root / 'lib'}", "-ltorch_cpu", "-lc10"],
-            ],
-            check=True,
-        )
-        return ctypes.CDLL(str(output))
+    functions = compile_functions(fastops._C.cpu_capability())
+    pytorch = {name: getattr(torch, name) for name in NAMES}
+    return {name: Case(pytorch[name], functions[name, torch.float32], pytorch[name], 2.0**-126) for name in NAMES}
 
 
 def logistic(x: Tensor) -> Tensor:
@@ -236,6 +203,18 @@ def measure(case: Case, stride: int) -> tuple[Worst, Worst]:
     return worst[0], worst[1]
 
 
+def measure_float64(name: str, count: int) -> tuple[Worst, Worst]:
+    """The worst of an elementary function of fastops and of PyTorch in float64."""
+    worst = [Worst(-1.0, 0.0), Worst(-1.0, 0.0)]
+    x = points(name, count, torch.float64)
+    ours, pytorch = compile_functions(fastops._C.cpu_capability())[name, torch.float64](x), getattr(torch, name)(x)
+    for value, *results in zip(x.tolist(), ours.tolist(), pytorch.tolist(), strict=True):
+        exact = true_value(name, value)
+        for i, result in enumerate(results):
+            worst[i] = max(worst[i], Worst(error(result, exact, torch.float64), value), key=lambda w: w.error)
+    return worst[0], worst[1]
+
+
 def cases_of(kind: str) -> dict[str, Case]:
     return elementary_functions() if kind == "function" else activations(gradients=kind == "gradient")
 
@@ -243,6 +222,8 @@ def cases_of(kind: str) -> dict[str, Case]:
 def measure_alone(kind: str, name: str, stride: int) -> tuple[str, tuple[Worst, Worst]]:
     """One case, in a process that has one core."""
     torch.set_num_threads(1)
+    if kind == "float64":
+        return f"{kind} {name}", measure_float64(name, FLOAT64_POINTS // stride)
     return f"{kind} {name}", measure(cases_of(kind)[name], stride)
 
 
@@ -254,11 +235,13 @@ def number(value: float) -> str:
 
 
 def table(kept: dict[str, tuple[Worst, Worst]], kind: str) -> str:
+    digits = 17 if kind == "float64" else 8
     lines = ["| | fastops, ulp | at x | PyTorch, ulp | at x |", "|---|---|---|---|---|"]
     for key, (ours, pytorch) in sorted(kept.items()):
         if key.startswith(f"{kind} "):
             name = key.split()[1]
-            lines.append(f"| {name} | {number(ours[0])} | {ours[1]:.8g} | {number(pytorch[0])} | {pytorch[1]:.8g} |")
+            worst = [f"{number(error)} | {x:.{digits}g}" for error, x in (ours, pytorch)]
+            lines.append(f"| {name} | {worst[0]} | {worst[1]} |")
     return "\n".join(lines)
 
 
@@ -276,6 +259,11 @@ possible. 16-bit types are computed in float32 and rounded once; `tests/test_act
 The largest error over {tried}. The bound is 2. (PyTorch's functions here are {vendor}.)
 
 {table(kept, "function")}
+
+In float64, the largest error over {FLOAT64_POINTS // stride:,} numbers each: of every size, where the function changes,
+and about the places where its formulas meet. The bound is 1.
+
+{table(kept, "float64")}
 
 ## Activations
 
@@ -306,11 +294,12 @@ def main() -> None:
     resume = STATE.exists() and not arguments.afresh and arguments.stride == 1
     kept: dict[str, tuple[Worst, Worst]] = json.loads(STATE.read_text()) if resume else {}
     strides = {"function": arguments.stride, "value": arguments.stride, "gradient": gradient_stride}
+    names = {kind: list(cases_of(kind)) for kind in strides} | {"float64": NAMES}
     with ProcessPoolExecutor() as pool:
         running = [
-            pool.submit(measure_alone, kind, name, stride)
-            for kind, stride in strides.items()
-            for name in cases_of(kind)
+            pool.submit(measure_alone, kind, name, strides.get(kind, arguments.stride))
+            for kind in names
+            for name in names[kind]
             if f"{kind} {name}" not in kept and (not arguments.names or name in arguments.names)
         ]
         for case in as_completed(running):

@@ -1,7 +1,8 @@
-"""Fits the polynomials and the rational function of src/backends/cpu/kernels/math.h and prints their coefficients.
+"""Fits the polynomials of src/backends/cpu/kernels/math.h and math_float64.cpp and prints their coefficients.
 
-Each is the one of least maximum relative error on Chebyshev nodes (iteratively reweighted least squares), its
-coefficients rounded to float32 one after another from the lowest on, with the rest fitted again.
+float32: each, and the rational function, is the one of least maximum relative error on Chebyshev nodes (iteratively
+reweighted least squares), its coefficients rounded one after another from the lowest on, with the rest fitted again.
+float64: the polynomials of least maximum relative error (Remez' exchange), their coefficients rounded.
 """
 
 from __future__ import annotations
@@ -90,6 +91,85 @@ def fit_ratio(
     return rounded[: numerator + 1], [np.float32(1)] + rounded[numerator + 1 :], error
 
 
+def exchange(
+    function: Callable[[mp.mpf], mp.mpf],
+    low: mp.mpf,
+    high: mp.mpf,
+    degree: int,
+    weight: Callable[[mp.mpf], mp.mpf],
+) -> tuple[list[float], float]:
+    """Coefficients, lowest first, and the largest error times weight, by Remez' algorithm on Chebyshev nodes."""
+    count = degree + 2
+    nodes = [(low + high) / 2 - (high - low) / 2 * mp.cos(mp.pi * (k + 0.5) / NODES) for k in range(NODES)]
+    target = [function(x) for x in nodes]
+    scale = [weight(x) for x in nodes]
+    places = [round((NODES - 1) * (0.5 - 0.5 * float(mp.cos(mp.pi * k / (count - 1))))) for k in range(count)]
+    for _ in range(20):
+        # The polynomial whose errors at these places have one size and alternate in sign.
+        rows = [[nodes[p] ** k for k in range(count - 1)] + [(-1) ** i / scale[p]] for i, p in enumerate(places)]
+        solution = mp.lu_solve(mp.matrix(rows), mp.matrix([target[p] for p in places]))
+        coefficients = list(solution)[:-1]
+        error = [(mp.polyval(coefficients[::-1], x) - t) * s for x, t, s in zip(nodes, target, scale, strict=True)]
+        extrema: list[int] = []
+        for k in range(NODES):
+            if not extrema or (error[k] > 0) != (error[extrema[-1]] > 0):
+                extrema.append(k)
+            elif abs(error[k]) > abs(error[extrema[-1]]):
+                extrema[-1] = k
+        while len(extrema) > count:
+            extrema.pop(0 if abs(error[extrema[0]]) < abs(error[extrema[-1]]) else -1)
+        if len(extrema) < count or extrema == places:
+            break
+        places = extrema
+    return [float(c) for c in coefficients], float(max(abs(e) for e in error))
+
+
+def print_float64() -> None:
+    half_ln2 = mp.log(2) / 2 * mp.mpf("1.0001")
+    half = mp.mpf(1) / 2
+    largest_s = (mp.sqrt(2) - 1) / (mp.sqrt(2) + 1) * mp.mpf("1.0001")
+    tiny = mp.mpf(10) ** -10
+
+    def cubic_rest(r: mp.mpf) -> mp.mpf:
+        """The rest of exp(r) - 1 - r - r^2/2 over r^3."""
+        return mp.mpf(1) / 6 + r / 24 if abs(r) < tiny else (mp.expm1(r) - r - r**2 / 2) / r**3
+
+    def log_rest(z: mp.mpf) -> mp.mpf:
+        s = mp.sqrt(z)
+        return mp.mpf(2) / 3 + 2 * z / 5 if z < tiny else ((mp.log1p(s) - mp.log1p(-s)) / s - 2) / z
+
+    def erf_rest(v: mp.mpf) -> mp.mpf:
+        x = mp.sqrt(v + half)
+        return 2 / mp.sqrt(mp.pi) - 1 if x < tiny else mp.erf(x) / x - 1
+
+    targets = {
+        # exp(r) = 1 + r + r^2 (1/2 + r q(r))
+        "exp": (cubic_rest, (-half_ln2, half_ln2, 8), lambda r: abs(r**3) / mp.exp(r)),
+        # expm1(r) = r + r^2/2 + r^3/2 q(r)
+        "expm1": (
+            lambda r: 2 * cubic_rest(r),
+            (-half_ln2, half_ln2, 9),
+            lambda r: abs(r**3 / mp.expm1(r)) / 2,
+        ),
+        # log(1 + f) = log((1 + s) / (1 - s)) = 2 s + s^3 q(s^2) with s = f / (2 + f), 1 + f from sqrt(1/2) to sqrt(2)
+        "log1p": (log_rest, (mp.mpf(0), largest_s**2, 6), lambda z: z / 2),
+        # erf(x) = x + x q(x^2 - 1/2) for |x| <= 1
+        "erf_near": (erf_rest, (-half, half, 12), lambda v: 1 / (1 + erf_rest(v))),
+        # erf(x) = 1 - exp(-x q(x - 1)) for 1 <= x <= 5.93
+        "erf_far": (
+            lambda v: -mp.log(mp.erfc(v + 1)) / (v + 1),
+            (mp.mpf(0), mp.mpf("4.93"), 17),
+            lambda v: (v + 1) * mp.erfc(v + 1) / mp.erf(v + 1),
+        ),
+    }
+    for name, (function, (low, high, degree), weight) in targets.items():
+        coefficients, error = exchange(function, low, high, degree, weight)
+        print(f"float64 {name} on [{float(low):.6g}, {float(high):.6g}], relative error {error / 2**-53:.3f} * 2^-53:")
+        print("   ", ", ".join(f"{c:.17g}" for c in coefficients))
+    first = mp.floor(mp.log(2) * 2**42) / 2**42
+    print(f"float64 ln 2: {float(first):.17g} + {float(mp.log(2) - first):.17g}")
+
+
 def main() -> None:
     half_ln2 = float(mp.log(2) / 2) * 1.0001
 
@@ -159,6 +239,7 @@ def main() -> None:
     print(f"normal on [0, 12.3], relative error {error / 2**-24:.3f} * 2^-24:")
     print("   ", ", ".join(f"{c:.9e}f" for c in p))
     print("   ", ", ".join(f"{c:.9e}f" for c in q))
+    print_float64()
 
 
 if __name__ == "__main__":

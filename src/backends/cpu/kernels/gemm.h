@@ -201,14 +201,50 @@ void pack(const PackArguments& to, int64_t first_panel, int64_t last_panel) {
                         });
 }
 
+#if defined(CPU_CAPABILITY_AVX512)
+// target[c, r] = source[r, c] for 16 rows and columns.
+inline void transpose_16x16(const float* source, int64_t source_stride, float* target, int64_t target_stride) {
+  // Four rows at a time: in each 128 bits of a vector, a square of 4 x 4 is transposed.
+  __m512 part[4][4];
+#pragma GCC unroll 4
+  for (int g = 0; g < 4; ++g) {
+    const auto row = [&](int k) { return _mm512_loadu_ps(source + (4 * g + k) * source_stride); };
+    const __m512 even_low = _mm512_unpacklo_ps(row(0), row(2));
+    const __m512 even_high = _mm512_unpackhi_ps(row(0), row(2));
+    const __m512 odd_low = _mm512_unpacklo_ps(row(1), row(3));
+    const __m512 odd_high = _mm512_unpackhi_ps(row(1), row(3));
+    part[g][0] = _mm512_unpacklo_ps(even_low, odd_low);
+    part[g][1] = _mm512_unpackhi_ps(even_low, odd_low);
+    part[g][2] = _mm512_unpacklo_ps(even_high, odd_high);
+    part[g][3] = _mm512_unpackhi_ps(even_high, odd_high);
+  }
+  // Then the 4 x 4 squares change places.
+  constexpr int evens = 0x88;
+  constexpr int odds = 0xdd;
+#pragma GCC unroll 4
+  for (int k = 0; k < 4; ++k) {
+    const auto store = [&](int c, __m512 value) { _mm512_storeu_ps(target + (c + k) * target_stride, value); };
+    const __m512 upper_evens = _mm512_shuffle_f32x4(part[0][k], part[1][k], evens);
+    const __m512 upper_odds = _mm512_shuffle_f32x4(part[0][k], part[1][k], odds);
+    const __m512 lower_evens = _mm512_shuffle_f32x4(part[2][k], part[3][k], evens);
+    const __m512 lower_odds = _mm512_shuffle_f32x4(part[2][k], part[3][k], odds);
+    store(0, _mm512_shuffle_f32x4(upper_evens, lower_evens, evens));
+    store(4, _mm512_shuffle_f32x4(upper_odds, lower_odds, evens));
+    store(8, _mm512_shuffle_f32x4(upper_evens, lower_evens, odds));
+    store(12, _mm512_shuffle_f32x4(upper_odds, lower_odds, odds));
+  }
+}
+#endif
+
 // target[c, r] = source[r, c] for a square of a vector's size.
 template <class S>
 void transpose_square(const S* source, int64_t source_stride, S* target, int64_t target_stride) {
   constexpr int width = Vec<S>::width;
-#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
+#if defined(CPU_CAPABILITY_AVX512)
+  if constexpr (std::is_same_v<S, float>) return transpose_16x16(source, source_stride, target, target_stride);
+#elif defined(CPU_CAPABILITY_AVX2)
   if constexpr (std::is_same_v<S, float>) {
-    at::vec::transpose_mxn<float, width, width>(source, source_stride, target, target_stride);
-    return;
+    return at::vec::transpose_mxn<float, width, width>(source, source_stride, target, target_stride);
   }
 #endif
   for (int c = 0; c < width; ++c) {

@@ -5,7 +5,7 @@
 // 3rd ed.). Straight-line code: no tables and no branches. Errors against the true value are below 2 ulp (a unit in the
 // last place) for every float32 (benchmarks/accuracy.py); infinities, NaN, signed zeros and denormals come out as the
 // mathematics has it.
-// float64: the SLEEF functions that at::vec uses (1 ulp).
+// float64: see math_float64.cpp.
 #pragma once
 
 #include <limits>
@@ -190,10 +190,11 @@ inline NormalFloats normal(Floats x) {
   return {choose(less(Floats(0.0f), x), Floats(1.0f) - t.tail, t.tail), t.power * Floats(0.3989422804f)};
 }
 
-inline Doubles exp(Doubles x) { return x.exp(); }
-inline Doubles expm1(Doubles x) { return x.expm1(); }
-inline Doubles tanh(Doubles x) { return x.tanh(); }
-inline Doubles log1p(Doubles x) { return x.log1p(); }
-inline Doubles erf(Doubles x) { return x.erf(); }
+// Pure functions: a call whose result is not used is dropped.
+[[gnu::const]] Doubles exp(Doubles x);
+[[gnu::const]] Doubles expm1(Doubles x);
+[[gnu::const]] Doubles tanh(Doubles x);
+[[gnu::const]] Doubles log1p(Doubles x);
+[[gnu::const]] Doubles erf(Doubles x);
 
 }  // namespace fastops::cpu::CPU_CAPABILITY
