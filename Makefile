@@ -72,7 +72,8 @@ format: $(stamps)/lint ## Format all sources
 	$(bin)/ruff format .
 	$(bin)/clang-format -i $(cxx_sources)
 
-lint: mypy ## Check style and types
+lint: mypy ## Check style, types, and where PyTorch's internals are used
+	$(bin)/python tools/check_torch_internals.py
 	$(bin)/ruff check .
 	$(bin)/ruff format --check .
 	$(bin)/clang-format --dry-run -Werror $(cxx_sources)

@@ -12,10 +12,17 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+import torch.compiler.config
 from torch import fx
-from torch._inductor.codecache import FxGraphHashDetails
 
 from ._library import library_path
+from ._torch_internal import MissingError
+
+try:
+    from ._torch_internal import FxGraphHashDetails
+except MissingError:
+    torch.compiler.config.force_disable_caches = True
+    raise
 
 _make = FxGraphHashDetails.__init__
 
@@ -27,7 +34,7 @@ def _make_with_ours(self: Any, gm: Any, *arguments: Any, **keywords: Any) -> Non
         self.fastops = build_id()
 
 
-FxGraphHashDetails.__init__ = _make_with_ours  # type: ignore[method-assign]
+FxGraphHashDetails.__init__ = _make_with_ours
 
 
 @functools.cache

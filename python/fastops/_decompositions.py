@@ -7,10 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._C import DispatchKey
-from torch._ops import OpOverload
 
 from ._library import op_names
+from ._torch_internal import OpOverload
 
 _ops = torch.ops.fastops
 
@@ -39,10 +38,12 @@ def _overload(qualified_name: str) -> OpOverload:
     return op
 
 
-def _composite_key(op: OpOverload) -> DispatchKey:
+def _composite_key(op: OpOverload) -> Any:
     """The key of the kernel that calls PyTorch's ops."""
+    from ._torch_internal import DispatchKey, parse_dispatch_key
+
     # The kernels for any device write into the results of their matrix products, which a graph cannot hold. Those for
     # batched gradients write into nothing.
     if op in (_ops.mlp.default, _ops.mlp_forward.default):
-        return torch._C._dispatch_key_parse("Batched")
+        return parse_dispatch_key("Batched")
     return DispatchKey.CompositeExplicitAutograd

@@ -5,12 +5,14 @@ Imported right after ``torch._dynamo.backends.registry``.
 
 from typing import Any
 
-from torch._dynamo.backends.registry import register_backend
+from ._torch_internal import register_backend
 
 
-@register_backend
 def fastops(*arguments: Any, **keywords: Any) -> Any:
     """As ``fastops.compile.backend``, which takes a while to import."""
     from .compile import backend
 
     return backend(*arguments, **keywords)
+
+
+register_backend(fastops)

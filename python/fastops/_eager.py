@@ -15,18 +15,25 @@ from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
-from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.compiler import is_compiling
-from torch.nn.modules.module import _has_any_global_hook
-from torch.overrides import _is_torch_function_mode_enabled
 
 from . import _C
+from ._torch_internal import (
+    FakeTensor,
+    FunctionalTensor,
+    global_backward_hooks,
+    global_backward_pre_hooks,
+    global_forward_hooks,
+    global_forward_pre_hooks,
+    has_any_global_hook,
+    is_function_mode_enabled,
+    module_call,
+)
 
 DTYPES = {torch.float32, torch.float64, torch.bfloat16, torch.float16}
 # The last two stand for plain tensors while a program is captured.
 _PLAIN_TENSORS = (Tensor, nn.Parameter, FakeTensor, FunctionalTensor)
-_CALL, _CALL_IMPL = nn.Module.__call__, nn.Module._call_impl
+_CALL = nn.Module.__call__
 
 
 class _Class(NamedTuple):
@@ -74,13 +81,18 @@ def knows(kind: type[nn.Module]) -> bool:
     return kind in _classes
 
 
+_global_hooks = [global_backward_pre_hooks, global_backward_hooks, global_forward_hooks, global_forward_pre_hooks]
+# Where one is missing, no module is plain: nobody could see that it was replaced or added to.
+_are_known = all(hooks is not None for hooks in (module_call, *_global_hooks))
+if _are_known:
+    _C.initialize_plain(module_call, _global_hooks)
 know(nn.Linear)
 know(nn.Dropout)
 
 
 def is_plain_eager(input: Tensor) -> bool:
     """Whether fastops._C may be called: nothing is being captured and no Python override wants to see the op."""
-    return type(input) is Tensor and not is_compiling() and not _is_torch_function_mode_enabled()
+    return type(input) is Tensor and not is_compiling() and not is_function_mode_enabled()
 
 
 def call(op: Any, *arguments: Any) -> Any:
@@ -149,14 +161,14 @@ def is_untouched(module: nn.Module) -> bool:
         and not (
             module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
         )
-        and not _has_any_global_hook()
+        and not has_any_global_hook()
         and _is_unchanged(kind)
     )
 
 
 def _is_unchanged(kind: type[nn.Module]) -> bool:
     call: Any = kind.__call__
-    if kind._call_impl is not _CALL_IMPL or not (call is _CALL or _is_of_fx(call)):
+    if not _are_known or kind._call_impl is not module_call or not (call is _CALL or _is_of_fx(call)):
         return False
     known = _classes.get(kind)
     if known is None:

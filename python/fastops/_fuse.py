@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import _is_torch_function_mode_enabled
-from torch.utils._pytree import tree_map
+
+from ._torch_internal import in_transform, is_function_mode_enabled
 
 
 def fuse(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -61,6 +61,8 @@ def fuse(function: Callable[..., Any]) -> Callable[..., Any]:
         values = [_flat(value, shape) for value in (*arguments, *keywords.values())]
         result = compiled()(values, tuple(keywords))
         if isinstance(result, (tuple, list, dict)):
+            from ._torch_internal import tree_map
+
             return tree_map(functools.partial(_in_shape, shape), result)
         return _in_shape(shape, result)
 
@@ -85,7 +87,6 @@ def _can_be_compiled(tensors: list[Tensor]) -> bool:
         bool(tensors)
         and not torch.compiler.is_compiling()
         and all(type(tensor) in (Tensor, torch.nn.Parameter) for tensor in tensors)
-        and torch._C._functorch.peek_interpreter_stack() is None
-        and torch.autograd.forward_ad._current_level < 0
-        and not _is_torch_function_mode_enabled()
+        and not in_transform()
+        and not is_function_mode_enabled()
     )

@@ -12,11 +12,21 @@ from types import ModuleType
 
 
 def import_after(name: str, companion: str) -> None:
-    """Imports ``companion`` when ``name`` has been imported: now if it is, otherwise at the end of its import."""
+    """Imports ``companion`` when ``name`` has been imported: now if it is, otherwise at the end of its import.
+
+    A companion that does not work is a warning: neither import must fail for it.
+    """
     if name in sys.modules:
-        importlib.import_module(companion)
+        _import(name, companion)
     else:
         sys.meta_path.insert(0, _Finder(name, companion))
+
+
+def _import(name: str, companion: str) -> None:
+    try:
+        importlib.import_module(companion)
+    except Exception as error:
+        warnings.warn(f"fastops: {companion} does not work with this {name}: {error}", stacklevel=3)
 
 
 class _Finder(MetaPathFinder):
@@ -40,10 +50,7 @@ class _Finder(MetaPathFinder):
         def execute_and_import(module: ModuleType) -> None:
             execute(module)
             sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
-            try:
-                importlib.import_module(self._companion)
-            except Exception as error:  # somebody else's import must not fail for ours
-                warnings.warn(f"fastops: {self._companion} does not work with this {self._name}: {error}", stacklevel=2)
+            _import(self._name, self._companion)
 
         # On the loader rather than a loader of our own around it, which would hide what else it can do.
         spec.loader.exec_module = execute_and_import  # type: ignore[method-assign]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from . import _build
+from . import _build, _torch_internal
 
 
 def _minor(version: str) -> str:
@@ -50,7 +50,7 @@ _C.read_environment()
 
 def op_names() -> list[str]:
     """The ops as registered: "fastops::" with the name and, after a dot, the overload."""
-    return [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("fastops::")]
+    return [name for name in _torch_internal.op_names() if name.startswith("fastops::")]
 
 
 def library_path() -> str:

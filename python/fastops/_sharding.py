@@ -17,17 +17,26 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._guards import detect_fake_mode
-from torch._ops import OpOverload
-from torch._subclasses import FakeTensorMode
-from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
-from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
-from torch.distributed.tensor._op_schema import OpSchema, OpSpec, OpStrategy, RuntimeSchemaInfo, TupleStrategy
-from torch.distributed.tensor._ops.utils import expand_to_full_mesh_op_strategy
+from torch.distributed.tensor import Partial, Placement, Replicate, Shard
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
-from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ._activations import FUNCTIONS
+from ._torch_internal import (
+    DTensorSpec,
+    FakeTensorMode,
+    OpOverload,
+    OpSchema,
+    OpSpec,
+    OpStrategy,
+    RuntimeSchemaInfo,
+    TensorMeta,
+    TupleStrategy,
+    detect_fake_mode,
+    expand_strategy,
+    op_dispatcher,
+    tree_leaves,
+    tree_map_only,
+)
 
 # The arguments of an op by name. A tensor is an OpStrategy, which has its shape and its placements.
 Arguments = dict[str, Any]
@@ -146,7 +155,7 @@ def _strategy(layouts: Layouts, results: Slots, op_schema: OpSchema) -> OpStrate
     made = _fake_results(op, a)
     metas = [TensorMeta(tensor.shape, tensor.stride(), tensor.dtype) for tensor in tree_leaves(made)]
     outputs = list(compress(results(a), a.get("output_mask", repeat(True))))[: len(metas)]
-    strategy = expand_to_full_mesh_op_strategy(
+    strategy = expand_strategy(
         op_schema.get_mesh_from_args(),
         OpSchema(op, tuple(t for (name, _), t in inputs.items() if name != "out"), op_schema.kwargs_schema),
         [[_placement(layout, slot) for slot in (*outputs, *inputs)] for layout in chain([{}], layouts(a))],
@@ -213,7 +222,7 @@ def _register(name: str, layouts: Layouts, results: Slots) -> None:
             needs_pytree=True,
         )
         strategy = partial(_strategy, layouts, results)
-        DTensor._op_dispatcher.sharding_propagator.register_op_strategy(op, strategy, schema_info)
+        op_dispatcher.sharding_propagator.register_op_strategy(op, strategy, schema_info)
 
 
 def _each(*names: str) -> Slots:

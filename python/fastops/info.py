@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from . import _C, _build, backends
+from . import _C, _build, _torch_internal, backends
 from ._library import op_names
 from .memory import Stats, stats
 
@@ -51,7 +51,7 @@ class Info(NamedTuple):
 
 def info() -> Info:
     """The versions, the CPU capability in use and the native ops of this installation."""
-    keys = _DEVICES | {torch._C._get_privateuse1_backend_name(): "PrivateUse1"}
+    keys = _DEVICES | {_torch_internal.privateuse1_name(): "PrivateUse1"}
     devices = ["cpu"] + [name for name in keys if name != "cpu" and _available(name)]
     ops = sorted(name.removeprefix("fastops::") for name in op_names() if "." not in name and not name.endswith("_"))
     return Info(
@@ -71,11 +71,7 @@ def info() -> Info:
         },
         backends=dict(backends.state),
         native={
-            op: {
-                device: torch._C._dispatch_has_kernel_for_dispatch_key(f"fastops::{op}", keys[device])
-                for device in devices
-            }
-            for op in ops
+            op: {device: _torch_internal.has_kernel(f"fastops::{op}", keys[device]) for device in devices} for op in ops
         },
     )
 

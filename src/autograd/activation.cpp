@@ -1,8 +1,6 @@
 // Derivatives of the plain activations, of any order.
 #include "autograd/activation.h"
 
-#include <torch/csrc/autograd/VariableTypeUtils.h>
-
 namespace fastops {
 namespace {
 
@@ -35,7 +33,7 @@ struct AutogradLayer {
 
   static Tensor& in_place(const PlainOp& op, const ActivationSpec& spec, Tensor& self) {
     const bool requires_grad = needs_grad(self);
-    torch::autograd::check_inplace(self, requires_grad);
+    check_inplace(self, requires_grad);
     check_in_place(info(spec.id).name, self);  // it is copied below
     std::optional<Tensor> tangent;
     if (has_tangent(self)) {
@@ -45,7 +43,7 @@ struct AutogradLayer {
     NodePtr<ActivationNode> node;
     if (requires_grad) {
       node = make_node<ActivationNode>();
-      node->set_next_edges(torch::autograd::collect_next_edges(self));
+      node->set_next_edges(collect_next_edges(self));
       node->spec = spec;
       node->from_output = output_suffices(spec);  // a rounded output, too: it is what is left, in PyTorch as well
       if (!node->from_output) node->saved = save(self.clone());
@@ -54,7 +52,7 @@ struct AutogradLayer {
       at::AutoDispatchBelowAutograd below;
       op.in_place(below_autograd(op.keys), spec, self);
     }
-    if (node) torch::autograd::rebase_history(self, node);
+    if (node) rebase_history(self, node);
     if (tangent) self._set_fw_grad(self._fw_grad(0).copy_(*tangent), 0, /*is_inplace_op=*/true);
     if (node && node->from_output && spec.id != Activation::identity) {
       node->saved = SavedVariable(self, /*is_output=*/true, self.is_view());
@@ -76,7 +74,7 @@ struct VersionLayer {
       at::AutoDispatchBelowADInplaceOrView below;
       op.in_place(op.keys & c10::after_ADInplaceOrView_keyset, spec, self);
     }
-    torch::autograd::increment_version(self);
+    increment_version(self);
     return self;
   }
   static Tensor& out(const PlainOp& op, const ActivationSpec& spec, const Tensor& self, Tensor& out) {
@@ -84,7 +82,7 @@ struct VersionLayer {
       at::AutoDispatchBelowADInplaceOrView below;
       op.out(op.keys & c10::after_ADInplaceOrView_keyset, spec, self, out);
     }
-    torch::autograd::increment_version(out);
+    increment_version(out);
     return out;
   }
 };
@@ -104,13 +102,13 @@ Tensor activation_backward_autograd(c10::DispatchKeySet keys, const ActivationBa
   const ActivationSpec spec = activation_spec(ActivationBackward::name, op.activation, op.params);
   if (grad) {
     const auto node = make_node<ActivationBackwardNode>();
-    node->set_next_edges(torch::autograd::collect_next_edges(grad_output, saved));
+    node->set_next_edges(collect_next_edges(grad_output, saved));
     if (saved.requires_grad()) node->grad_output = save(grad_output);
     node->saved = save(saved);
     node->spec = spec;
     node->from_output = op.from_output;
     node->order = op.order;
-    torch::autograd::set_history(result, node);
+    set_history(result, node);
   }
   if (tangents) {
     const Tensor x = saved._fw_primal(0);

@@ -1,8 +1,6 @@
 // The node of an elementwise op y = f(x), shared by the plain activations and bias_act without a bias.
 #pragma once
 
-#include <torch/csrc/autograd/VariableTypeUtils.h>
-
 #include <string>
 
 #include "autograd/node.h"
@@ -30,7 +28,7 @@ Tensor record_functional(const ActivationSpec& spec, const Tensor& self, Redispa
   NodePtr<ActivationNode> node;
   if (needs_grad(self)) {
     node = make_node<ActivationNode>();
-    node->set_next_edges(torch::autograd::collect_next_edges(self));
+    node->set_next_edges(collect_next_edges(self));
     node->spec = spec;
     node->from_output = output_suffices(spec, self.scalar_type());
     if (!node->from_output) node->saved = save(self);
@@ -40,7 +38,7 @@ Tensor record_functional(const ActivationSpec& spec, const Tensor& self, Redispa
     at::AutoDispatchBelowADInplaceOrView below;
     result = redispatch();
   }
-  if (node) torch::autograd::set_history(result, node);
+  if (node) set_history(result, node);
   if (const Tensor tangent = self._fw_grad(0); tangent.defined()) {
     result._set_fw_grad(activation_backward(tangent, self._fw_primal(0), spec, /*from_output=*/false), 0, false);
   }
@@ -52,7 +50,7 @@ Tensor record_functional(const ActivationSpec& spec, const Tensor& self, Redispa
 // Functions with out= take no part in differentiation.
 template <class... Inputs>
 void check_out_without_grad(const char* op, const Inputs&... tensors) {
-  if (needs_grad(tensors...)) torch::autograd::throw_error_out_requires_grad(op);
+  if (needs_grad(tensors...)) throw_error_out_requires_grad(op);
   TORCH_CHECK(!any_tangent(tensors...), op, "(): functions with out=... arguments don't support forward-mode AD");
 }
 

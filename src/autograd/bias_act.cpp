@@ -37,14 +37,14 @@ Tensor bias_act_autograd(c10::DispatchKeySet keys, const BiasAct& op) {
 
   Tensor result = call_below_autograd(keys, op);
   const auto node = make_node<BiasActNode>();
-  node->set_next_edges(torch::autograd::collect_next_edges(self, bias));
+  node->set_next_edges(collect_next_edges(self, bias));
   node->spec = spec;
   node->from_output = output_suffices(spec, self.scalar_type());
   if (!node->from_output) {
     node->saved = save(self);
     node->bias = save(bias);
   }
-  torch::autograd::set_history(result, node);
+  set_history(result, node);
   if (node->from_output && spec.id != Activation::identity) node->saved = save(result, /*is_output=*/true);
   return result;
 }
@@ -60,7 +60,7 @@ Tensor& bias_act_out_versioned(c10::DispatchKeySet keys, const BiasActOut& op) {
     at::AutoDispatchBelowADInplaceOrView below;
     redispatch(keys & c10::after_ADInplaceOrView_keyset, op);
   }
-  torch::autograd::increment_version(op.out);
+  increment_version(op.out);
   return op.out;
 }
 

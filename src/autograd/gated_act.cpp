@@ -71,11 +71,11 @@ Tensor act_mul_autograd(c10::DispatchKeySet keys, const ActMul& op) {
   Tensor result = call_below_autograd(keys, op);
   if (needs_grad(gate, up)) {
     const auto node = make_node<ActMulNode>();
-    node->set_next_edges(torch::autograd::collect_next_edges(gate, up));
+    node->set_next_edges(collect_next_edges(gate, up));
     node->spec = activation_spec(ActMul::name, op.activation, op.params);
     node->gate = save(gate);
     node->up = save(up);
-    torch::autograd::set_history(result, node);
+    set_history(result, node);
   }
   return result;
 }
@@ -86,13 +86,13 @@ std::vector<Tensor> act_mul_backward_autograd(c10::DispatchKeySet keys, const Ac
   std::vector<Tensor> grads = call_below_autograd(keys, op);
   if (needs_grad(grad_output, gate, up)) {
     const auto node = make_node<ActMulBackwardNode>();
-    node->set_next_edges(torch::autograd::collect_next_edges(grad_output, gate, up));
+    node->set_next_edges(collect_next_edges(grad_output, gate, up));
     node->spec = activation_spec(ActMulBackward::name, op.activation, op.params);
     node->mask.assign(op.output_mask.begin(), op.output_mask.end());
     node->grad_output = save(grad_output);
     node->gate = save(gate);
     node->up = save(up);
-    torch::autograd::set_history(grads, node);
+    set_history(grads, node);
   }
   return grads;
 }
@@ -103,11 +103,11 @@ Tensor gated_act_autograd(c10::DispatchKeySet keys, const GatedAct& op) {
   Tensor result = call_below_autograd(keys, op);
   if (needs_grad(self)) {
     const auto node = make_node<GatedActNode>();
-    node->set_next_edges(torch::autograd::collect_next_edges(self));
+    node->set_next_edges(collect_next_edges(self));
     node->spec = activation_spec(GatedAct::name, op.activation, op.params);
     node->gate_last = op.gate_last;
     node->self = save(self);
-    torch::autograd::set_history(result, node);
+    set_history(result, node);
   }
   return result;
 }

@@ -50,8 +50,8 @@ struct GatedMlpNode : OpNode<GatedMlpNode> {
 
 NodePtr<GatedMlpNode> make_gated_mlp_node(const GatedMlpArguments& mlp) {
   const auto node = make_node<GatedMlpNode>();
-  node->set_next_edges(torch::autograd::collect_next_edges(mlp.input, mlp.gate_weight, mlp.up_weight, mlp.down_weight,
-                                                           mlp.gate_bias, mlp.up_bias, mlp.down_bias));
+  node->set_next_edges(collect_next_edges(mlp.input, mlp.gate_weight, mlp.up_weight, mlp.down_weight, mlp.gate_bias,
+                                          mlp.up_bias, mlp.down_bias));
   node->spec = mlp.activation;
   node->input = save(mlp.input);
   node->gate_weight = save(mlp.gate_weight);
@@ -78,7 +78,7 @@ Tensor gated_mlp_autograd(c10::DispatchKeySet keys, GatedMlp op) {
   if (grad) {
     const auto node = make_gated_mlp_node(op.resolved());
     node->checkpoint = true;
-    torch::autograd::set_history(output, node);
+    set_history(output, node);
   }
   return output;
 }
@@ -89,7 +89,7 @@ GatedMlpForward::Result gated_mlp_forward_autograd(c10::DispatchKeySet keys, con
   if (needs_grad_of(op)) {
     auto& [output, gate, up] = result;
     const auto node = make_gated_mlp_node(op.resolved());
-    torch::autograd::set_history(output, node);
+    set_history(output, node);
     node->gate = save(gate);
     node->up = save(up);
   }

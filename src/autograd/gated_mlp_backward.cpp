@@ -1,5 +1,4 @@
 // The node of gated_mlp_backward.
-#include <torch/csrc/autograd/VariableTypeUtils.h>
 #include <torch/library.h>
 
 #include "autograd/node.h"
@@ -95,7 +94,7 @@ std::vector<Tensor> gated_mlp_backward_autograd(c10::DispatchKeySet keys, const 
   std::vector<Tensor> grads = call_below_autograd(keys, op);
   if (needs_grad(inputs)) {
     const auto node = make_node<GatedMlpBackwardNode>();
-    node->set_next_edges(torch::autograd::collect_next_edges(at::TensorList(inputs)));
+    node->set_next_edges(collect_next_edges(at::TensorList(inputs)));
     node->spec = activation_spec(GatedMlpBackward::name, op.activation, op.params);
     node->grad_output = save(inputs[0]);
     node->input = save(inputs[1]);
@@ -105,7 +104,7 @@ std::vector<Tensor> gated_mlp_backward_autograd(c10::DispatchKeySet keys, const 
     node->gate_bias = save(inputs[5]);
     node->up_bias = save(inputs[6]);
     node->mask.assign(op.output_mask.begin(), op.output_mask.end());
-    torch::autograd::set_history(grads, node);
+    set_history(grads, node);
   }
   return grads;
 }

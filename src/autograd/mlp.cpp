@@ -63,7 +63,7 @@ struct MlpNode : OpNode<MlpNode> {
 
 NodePtr<MlpNode> make_mlp_node(const MlpArguments& mlp) {
   const auto node = make_node<MlpNode>();
-  node->set_next_edges(torch::autograd::collect_next_edges(differentiable_inputs(mlp)));
+  node->set_next_edges(collect_next_edges(differentiable_inputs(mlp)));
   node->input = save(mlp.input);
   node->weights = save(mlp.weights);
   node->biases = save(at::TensorList(mlp.biases));
@@ -84,7 +84,7 @@ Tensor mlp_autograd(c10::DispatchKeySet keys, Mlp op) {
   if (grad) {
     const auto node = make_mlp_node(op.resolved());
     node->checkpoint = true;
-    torch::autograd::set_history(output, node);
+    set_history(output, node);
   }
   return output;
 }
@@ -99,7 +99,7 @@ MlpForward::Result mlp_forward_autograd(c10::DispatchKeySet keys, const MlpForwa
   if (needs_grad(op.input, op.weights, op.biases)) {
     auto& [output, saved] = result;
     const auto node = make_mlp_node(op.resolved());
-    torch::autograd::set_history(output, node);
+    set_history(output, node);
     node->saved = save(saved);
     if (node->needs_output) node->output = save(output, /*is_output=*/true);
   }

@@ -1,5 +1,4 @@
 // The node of mlp_backward.
-#include <torch/csrc/autograd/VariableTypeUtils.h>
 #include <torch/library.h>
 
 #include "autograd/mlp.h"
@@ -89,7 +88,7 @@ std::vector<Tensor> mlp_backward_autograd(c10::DispatchKeySet keys, const MlpBac
     const auto node = make_node<MlpBackwardNode>();
     std::vector<Tensor> inputs = differentiable_inputs(mlp);
     inputs.insert(inputs.begin(), op.grad_output);
-    node->set_next_edges(torch::autograd::collect_next_edges(inputs));
+    node->set_next_edges(collect_next_edges(inputs));
     node->grad_output = save(op.grad_output.get());
     node->input = save(mlp.input);
     node->weights = save(mlp.weights);
@@ -97,7 +96,7 @@ std::vector<Tensor> mlp_backward_autograd(c10::DispatchKeySet keys, const MlpBac
     node->activation = mlp.activation;
     node->output_activation = mlp.output_activation;
     node->mask = op.output_mask.get().vec();
-    torch::autograd::set_history(grads, node);
+    set_history(grads, node);
   }
   return grads;
 }

@@ -6,14 +6,13 @@
 // values and directional derivatives, and back (Pearlmutter, "Fast Exact Multiplication by the Hessian", 1994).
 #pragma once
 
-#include <ATen/functorch/DynamicLayer.h>
-
 #include <optional>
 #include <vector>
 
 #include "ops/activation.h"
 #include "ops/bias_act.h"
 #include "ops/matrix.h"
+#include "torch_internal/functorch.h"
 
 namespace fastops {
 
@@ -75,7 +74,7 @@ class Recomputed {
  public:
   template <class F>
   T get(F compute) {
-    const bool keep = at::GradMode::is_enabled() && !at::functorch::maybeCurrentDynamicLayer();
+    const bool keep = at::GradMode::is_enabled() && !in_transform();
     if (!keep) return compute();
     if (!kept_) kept_ = compute();
     return *kept_;

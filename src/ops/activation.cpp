@@ -11,8 +11,8 @@
 #include "ops/checks.h"
 #include "ops/define.h"
 #include "ops/fallback.h"
-#include "ops/functionalization.h"
 #include "ops/tensor_number.h"
+#include "torch_internal/functionalization.h"
 
 namespace fastops {
 

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "activations/activations.h"
@@ -20,6 +21,7 @@ struct ActivationSpec {
   std::array<double, 2> values;  // those that the activation lacks are 0
 
   Params<double> params() const { return {values[0], values[1]}; }
+  auto fields() { return std::tie(id, values); }
 };
 
 // What the table says of an activation.

@@ -10,8 +10,8 @@
 #include "ops/checks.h"
 #include "ops/define.h"
 #include "ops/fallback.h"
-#include "ops/functionalization.h"
 #include "ops/matrix.h"
+#include "torch_internal/functionalization.h"
 
 namespace fastops {
 

@@ -1,8 +1,8 @@
 #include "ops/checks.h"
 
 #include <ATen/MemoryOverlap.h>
-#include <ATen/functorch/BatchedTensorImpl.h>
-#include <ATen/functorch/TensorWrapper.h>
+
+#include "torch_internal/functorch.h"
 
 namespace fastops {
 
@@ -13,13 +13,6 @@ std::ostream& operator<<(std::ostream& out, const Argument& argument) {
 }
 
 namespace {
-
-// The tensor inside the wrappers of vmap and grad.
-const at::Tensor& unwrapped(const at::Tensor& tensor) {
-  if (const auto* batched = at::functorch::maybeGetBatchedImpl(tensor)) return unwrapped(batched->value());
-  if (const auto* wrapper = at::functorch::maybeGetTensorWrapper(tensor)) return unwrapped(wrapper->value());
-  return tensor;
-}
 
 // Whether all elements lie within the storage, which may have been resized: FSDP frees parameters so. Nothing is known
 // of tensors without memory of their own.

@@ -1,7 +1,4 @@
 // fastops._C: direct entry points for the eager hot path, and what the Python package asks of the library.
-#include <torch/csrc/Exceptions.h>
-#include <torch/csrc/autograd/python_variable.h>
-#include <torch/csrc/utils/pybind.h>
 #include <torch/version.h>
 
 #include "backends/cpu/kernels.h"
@@ -12,6 +9,7 @@
 #include "ops/gated_mlp.h"
 #include "ops/mlp.h"
 #include "python/plain.h"
+#include "torch_internal/bindings.h"
 
 namespace fastops {
 namespace {
@@ -57,7 +55,7 @@ void define_activation(py::module_& m, std::index_sequence<I...>) {
   constexpr auto call = [](const Tensor& self, detail::Parameter<I>... p) -> Tensor {
     return detail::Typed<id, std::index_sequence<I...>>::functional_handle().call(self, p...);
   };
-  m.def(info(id).name, torch::wrap_pybind_function_no_gil(+call));
+  m.def(info(id).name, wrap_pybind_function_no_gil(+call));
   // Comes second: where the arguments are of other types.
   m.def(info(id).name, [](const py::args& arguments) { throw_wrong_parameter(id, arguments); });
 }
@@ -112,7 +110,7 @@ py::object mlp_of_modules(py::handle input, const py::dict& modules, bool checkp
   Tensor output;
   {
     const auto& [weights, biases, hidden, last] = *network;
-    const Tensor& x = THPVariable_Unpack(input.ptr());
+    const Tensor& x = tensor_in(input.ptr());
     py::gil_scoped_release no_gil;
     output = call_op(Mlp{{x, weights, biases, hidden.name, last.name, hidden.params, last.params}, checkpoint});
   }
@@ -130,7 +128,7 @@ py::object gated_mlp_of_modules(py::handle input, const py::dict& modules, bool 
   if (!plain::is_eager(input)) return py::none();
   const auto function = plain::activation(child(modules, "act_fn"));
   if (!function) return py::none();
-  return gated_mlp(THPVariable_Unpack(input.ptr()), child(modules, "gate_proj"), child(modules, "up_proj"),
+  return gated_mlp(tensor_in(input.ptr()), child(modules, "gate_proj"), child(modules, "up_proj"),
                    child(modules, "down_proj"), function->name, function->params, checkpoint);
 }
 
@@ -142,7 +140,7 @@ py::object linear_act_of_modules(py::handle input, py::handle parameters, const 
   if (!function || !layer) return py::none();
   Tensor output;
   {
-    const Tensor& x = THPVariable_Unpack(input.ptr());
+    const Tensor& x = tensor_in(input.ptr());
     py::gil_scoped_release no_gil;
     output = call_op(LinearAct{x, layer->weight, layer->bias, function->name, function->params});
   }
@@ -163,14 +161,14 @@ py::tuple memory_stats() {
 
 PYBIND11_MODULE(_C, m) {
   m.def("activations", &activation_table);
-  m.def("cpu_capability", torch::wrap_pybind_function(cpu::capability));
-  m.def("read_environment", torch::wrap_pybind_function(read_environment));
-  m.def("environment_choice", torch::wrap_pybind_function(environment_choice));
-  m.def("peak_flops", torch::wrap_pybind_function_no_gil(cpu::peak_flops));
-  m.def("copy_bandwidth", torch::wrap_pybind_function_no_gil(cpu::copy_bandwidth));
-  m.def("memory_stats", torch::wrap_pybind_function(memory_stats));
-  m.def("set_memory_limit", torch::wrap_pybind_function_no_gil(cpu::set_memory_limit));
-  m.def("empty_memory", torch::wrap_pybind_function_no_gil(cpu::empty_memory));
+  m.def("cpu_capability", wrap_pybind_function(cpu::capability));
+  m.def("read_environment", wrap_pybind_function(read_environment));
+  m.def("environment_choice", wrap_pybind_function(environment_choice));
+  m.def("peak_flops", wrap_pybind_function_no_gil(cpu::peak_flops));
+  m.def("copy_bandwidth", wrap_pybind_function_no_gil(cpu::copy_bandwidth));
+  m.def("memory_stats", wrap_pybind_function(memory_stats));
+  m.def("set_memory_limit", wrap_pybind_function_no_gil(cpu::set_memory_limit));
+  m.def("empty_memory", wrap_pybind_function_no_gil(cpu::empty_memory));
   m.attr("torch_version") = TORCH_VERSION;
 #if defined(__clang__)
   m.attr("compiler") = "clang " __clang_version__;
@@ -184,14 +182,14 @@ PYBIND11_MODULE(_C, m) {
   define_activation<Activation::name>(m, std::make_index_sequence<detail::count_parameters(parameters)>{});
   FASTOPS_ACTIVATIONS(FASTOPS_DEFINE)
 #undef FASTOPS_DEFINE
-  plain::initialize();
+  m.def("initialize_plain", &plain::initialize);
   m.def("add_plain_class", &plain::add_class);
-  m.def("mlp_of_modules", torch::wrap_pybind_function(mlp_of_modules));
-  m.def("gated_mlp_of_modules", torch::wrap_pybind_function(gated_mlp_of_modules));
-  m.def("linear_act_of_modules", torch::wrap_pybind_function(linear_act_of_modules));
-  m.def("mlp_of_linears", torch::wrap_pybind_function(mlp_of_linears));
-  m.def("linear_act", torch::wrap_pybind_function_no_gil(linear_act));
-  m.def("gated_mlp_of_linears", torch::wrap_pybind_function(gated_mlp_of_linears));
+  m.def("mlp_of_modules", wrap_pybind_function(mlp_of_modules));
+  m.def("gated_mlp_of_modules", wrap_pybind_function(gated_mlp_of_modules));
+  m.def("linear_act_of_modules", wrap_pybind_function(linear_act_of_modules));
+  m.def("mlp_of_linears", wrap_pybind_function(mlp_of_linears));
+  m.def("linear_act", wrap_pybind_function_no_gil(linear_act));
+  m.def("gated_mlp_of_linears", wrap_pybind_function(gated_mlp_of_linears));
 }
 
 }  // namespace fastops

@@ -1,10 +1,5 @@
 #include "python/plain.h"
 
-#include <ATen/PythonTorchFunctionTLS.h>
-#include <ATen/TracerMode.h>
-#include <torch/csrc/Exceptions.h>
-#include <torch/csrc/autograd/python_variable.h>
-
 #include <array>
 #include <unordered_map>
 
@@ -41,11 +36,11 @@ struct Torch {
   PyTypeObject* ordered_dict;
   PyObject* call;       // torch.nn.Module.__call__
   PyObject* call_impl;  // torch.nn.Module._call_impl
-  std::array<PyObject*, 4> global_hooks;
+  c10::SmallVector<PyObject*, 4> global_hooks;
   PyTypeObject* linear;
   std::unordered_map<PyTypeObject*, Class> classes;
 };
-Torch* torch_nn = nullptr;  // never destroyed: the interpreter may be gone by then
+Torch* torch_nn = nullptr;  // never destroyed: the interpreter may be gone by then; null before initialize()
 
 struct Names {
   std::array<PyObject*, 4> hooks;
@@ -90,6 +85,7 @@ struct Module {
   explicit operator bool() const { return kind != nullptr; }
 };
 Module plain_module(PyObject* object) {
+  if (!torch_nn) return {};
   const auto found = torch_nn->classes.find(Py_TYPE(object));
   if (found == torch_nn->classes.end() || !is_unchanged(found->second)) return {};
   auto attributes = py::reinterpret_steal<py::object>(PyObject_GenericGetDict(object, nullptr));
@@ -104,11 +100,15 @@ Module plain_module(PyObject* object) {
   return {&found->second, std::move(attributes)};
 }
 
-// Whether the ops take it, and nobody would miss being called: of no other Python class than torch's own.
+// Whether it is a tensor of no other Python class than torch's own.
+bool is_tensor(PyObject* object) {
+  return reinterpret_cast<PyObject*>(Py_TYPE(object)) == torch_nn->parameter || is_exactly_tensor(object);
+}
+
+// Whether the ops take it, and nobody would miss being called.
 const Tensor* plain_tensor(PyObject* object) {
-  const auto* type = reinterpret_cast<PyObject*>(Py_TYPE(object));
-  if (type != torch_nn->parameter && type != THPVariableClass) return nullptr;
-  const Tensor& tensor = THPVariable_Unpack(object);
+  if (!is_tensor(object)) return nullptr;
+  const Tensor& tensor = tensor_in(object);
   const auto dtype = tensor.scalar_type();
   const bool is_float = dtype == at::kFloat || dtype == at::kDouble || dtype == at::kBFloat16 || dtype == at::kHalf;
   return is_float && tensor.layout() == at::kStrided && !tensor.is_nested() ? &tensor : nullptr;
@@ -159,18 +159,16 @@ bool is_off(const Module& dropout) {
 
 }  // namespace
 
-void initialize() {
+void initialize(const py::object& call_impl, const std::vector<py::object>& global_hooks) {
   const auto nn = py::module_::import("torch.nn");
-  const auto module = py::module_::import("torch.nn.modules.module");
-  const auto module_class = nn.attr("Module");
   torch_nn = new Torch{kept(nn.attr("Parameter")),
                        reinterpret_cast<PyTypeObject*>(kept(py::module_::import("collections").attr("OrderedDict"))),
-                       kept(module_class.attr("__call__")),
-                       kept(module_class.attr("_call_impl")),
-                       {kept(module.attr("_global_backward_pre_hooks")), kept(module.attr("_global_backward_hooks")),
-                        kept(module.attr("_global_forward_hooks")), kept(module.attr("_global_forward_pre_hooks"))},
+                       kept(nn.attr("Module").attr("__call__")),
+                       kept(call_impl),
+                       {},
                        nullptr,
                        {}};
+  for (const py::object& hooks : global_hooks) torch_nn->global_hooks.push_back(kept(hooks));
   names = {{interned("_forward_hooks"), interned("_forward_pre_hooks"), interned("_backward_hooks"),
             interned("_backward_pre_hooks")},
            {interned("forward"), interned("_call_impl"), interned("_compiled_call_impl")},
@@ -188,6 +186,7 @@ void initialize() {
 void add_class(const py::type& kind, const py::object& forward,
                const std::vector<std::tuple<py::object, std::string, py::object>>& uses, const std::string& activation,
                const std::vector<std::string>& attributes) {
+  if (!torch_nn) return;
   auto* const type = reinterpret_cast<PyTypeObject*>(kept(kind));
   Class known{type, kept(forward), {}, Role::activation, activation, {}, 0};
   if (activation.empty()) {
@@ -202,12 +201,11 @@ void add_class(const py::type& kind, const py::object& forward,
 }
 
 bool is_eager(py::handle input) {
-  const auto* type = reinterpret_cast<PyObject*>(Py_TYPE(input.ptr()));
-  return (type == THPVariableClass || type == torch_nn->parameter) && !at::impl::torch_function_mode_enabled() &&
-         !at::tracer::impl::is_dispatch_enabled() && !has_global_hooks();
+  return torch_nn && is_tensor(input.ptr()) && !calls_are_watched() && !has_global_hooks();
 }
 
 std::optional<Parameters> parameters(PyObject* dictionary) {
+  if (!torch_nn) return {};
   const auto found = torch_nn->classes.find(torch_nn->linear);
   if (found == torch_nn->classes.end() || !is_unchanged(found->second)) return {};
   return plain_parameters(dictionary);

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <torch/csrc/utils/pybind.h>
 
 #include <optional>
 #include <string>
@@ -15,12 +14,15 @@
 #include <vector>
 
 #include "ops/mlp.h"
+#include "torch_internal/bindings.h"
 
 namespace fastops::plain {
 
-// Takes what is needed of torch.nn. Called while fastops._C is imported: a static within a function would import under
-// the lock of its initialization, while another thread waits for that lock with the GIL.
-void initialize();
+// Takes what is needed of torch.nn: `call_impl` is torch.nn.Module._call_impl, `global_hooks` the dictionaries of the
+// hooks of all modules. Before it, and where PyTorch has no such things, nothing is plain. Called while fastops is
+// imported: a static within a function would import under the lock of its initialization, while another thread waits
+// for that lock with the GIL.
+void initialize(const pybind11::object& call_impl, const std::vector<pybind11::object>& global_hooks);
 
 // Lets modules of a class be plain. `forward` is the class's, `uses` the (module, name, value) that forward looks up,
 // all as they were when fastops was imported. `activation` is the name of one, whose parameters are the `attributes`;

@@ -19,7 +19,7 @@ NM = "llvm-nm-19"
 
 
 def compile_for_macos(source: Path, target: Path, torch: Path) -> Path:
-    includes = [ROOT / "src/compat", ROOT / "src", torch / "include", torch / "include/torch/csrc/api/include"]
+    includes = [ROOT / "src", torch / "include", torch / "include/torch/csrc/api/include"]
     command = [sys.executable, "-m", "ziglang", "c++", *FLAGS, *(f"-I{path}" for path in includes)]
     subprocess.run([*command, "-c", str(source), "-o", str(target)], check=True)
     return target

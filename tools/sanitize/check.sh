@@ -122,7 +122,7 @@ for kind in ${kinds[*]}; do
       ;;
     thread)
       thread tests/test_{threads,autograd_threads,memory}.py -k threads
-      breaks thread src/autograd/shared_node.cpp "lock_(node.turn_)" "lock_(*new std::recursive_mutex)" \
+      breaks thread src/torch_internal/shared_node.cpp "lock_(node.turn_)" "lock_(*new std::recursive_mutex)" \
         tests/test_autograd_threads.py -k accumulated
       breaks thread src/backends/cpu/room.cpp memory_order_release memory_order_relaxed \
         tests/test_memory.py -k test_many_threads

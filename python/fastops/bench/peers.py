@@ -97,8 +97,10 @@ def _zentorch(workload: Workload, mode: str, device: torch.device) -> Contender:
     def call(input: Tensor) -> Tensor:
         return compiled(input)
 
+    from .._torch_internal import inductor_config
+
     # Compiled here and now: weights are packed only where this option is set.
-    with torch._inductor.config.patch(freezing=True), torch.inference_mode():
+    with inductor_config.patch(freezing=True), torch.inference_mode():
         compiled(workload.tensors().input.to(device))
     return Contender(call, eager.parameters)
 

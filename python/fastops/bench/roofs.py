@@ -9,6 +9,7 @@ import torch
 
 import fastops
 
+from .. import _torch_internal
 from .workloads import Workload, dtype_name
 
 _SECONDS = 0.3
@@ -59,7 +60,7 @@ class Roofs:
 
 def _has_bfloat16_matrices() -> bool:
     """Whether the CPU has AMX, whose peak no loop here measures."""
-    return bool(torch.cpu._is_amx_tile_supported())
+    return bool(_torch_internal.has_amx())
 
 
 def _device_copy_bandwidth(device: torch.device) -> float:

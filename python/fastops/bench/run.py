@@ -60,7 +60,7 @@ def run_workload(workload: Workload, modes: Sequence[str], options: Options, roo
             else:
                 yield from (_not_timed(entrant) for entrant in entrants)
         if {COMPILE, FASTOPS_COMPILE, ZENTORCH} & set(options.peers):
-            torch._dynamo.reset()  # or it would make the next model's shapes dynamic
+            torch.compiler.reset()  # or it would make the next model's shapes dynamic
 
 
 def _gradients(mode: str) -> AbstractContextManager[object]:

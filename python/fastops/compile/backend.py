@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import fx
 
 Compiled = Callable[..., Any]
@@ -63,10 +62,11 @@ def _compile(
     backend: str, graph: fx.GraphModule, example_inputs: Sequence[Any], options: dict[str, Any], mode: str
 ) -> Compiled:
     if backend == "inductor":
-        from torch._inductor import list_mode_options
-        from torch._inductor.compile_fx import compile_fx
+        from .._torch_internal import compile_fx, list_mode_options
 
         compiled: Any = compile_fx(graph, list(example_inputs), config_patches={**list_mode_options(mode), **options})
         return compiled
+    from .._torch_internal import lookup_backend
+
     keywords: Any = {"options": options} if options else {}
-    return torch._dynamo.lookup_backend(backend)(graph, list(example_inputs), **keywords)
+    return lookup_backend(backend)(graph, list(example_inputs), **keywords)

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import fx
 
 from .._resolve import PARAMETERS
+from .._torch_internal import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 ELEMENTWISE = set(
     "abs add clamp div erf exp expm1 ge gt le log log1p lt maximum minimum mul neg pow reciprocal rsqrt rsub sign sqrt "
@@ -68,13 +69,13 @@ def _functions() -> dict[Any, tuple[str, bool]]:
                 function = getattr(module, attribute, None)
                 if callable(function):
                     found[function] = name, attribute == in_place
-                if isinstance(function, torch._ops.OpOverloadPacket):
+                if isinstance(function, OpOverloadPacket):
                     overloads = [getattr(function, overload) for overload in function.overloads()]
                     found |= {overload: found[function] for overload in overloads if not _has_out(overload)}
     return found
 
 
-def _has_out(overload: torch._ops.OpOverload) -> bool:
+def _has_out(overload: OpOverload) -> bool:
     return any(argument.is_out for argument in overload._schema.arguments)
 
 
@@ -112,8 +113,8 @@ def written(node: fx.Node) -> list[fx.Node]:
     if node.op != "call_function":
         return []
     target: Any = node.target
-    if isinstance(target, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
-        packet = target.overloadpacket if isinstance(target, torch._ops.OpOverload) else target
+    if isinstance(target, (OpOverload, OpOverloadPacket)):
+        packet = target.overloadpacket if isinstance(target, OpOverload) else target
         overloads = [getattr(packet, name) for name in packet.overloads()]
         return node.all_input_nodes if any(overload._schema.is_mutable for overload in overloads) else []
     module, name = getattr(target, "__module__", None) or "", getattr(target, "__name__", "")
@@ -122,7 +123,7 @@ def written(node: fx.Node) -> list[fx.Node]:
         return [argument for argument in node.all_input_nodes if argument.op in ("placeholder", "get_attr")]
     is_known = module.split(".")[0] in ("torch", "_operator", "builtins", "math")
     is_in_place = _is_in_place(name) or name in _IN_PLACE_OPERATORS or "out" in node.kwargs or _has_inplace_on(node)
-    is_known = is_known and not isinstance(target, torch._ops.HigherOrderOperator)
+    is_known = is_known and not isinstance(target, HigherOrderOperator)
     return node.all_input_nodes if is_in_place or not is_known else []
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx
 
+from .._torch_internal import OpOverload
 from .backend import copy_of
 from .fusion import Report, fuse_graph
 
@@ -154,7 +155,7 @@ def explain(model: Callable[..., Any], *inputs: Any, dynamic: bool | None = None
     """What ``torch.compile(model, backend="fastops")`` captures for these inputs, what it fuses, and what not and why.
 
     The model is run once, with fused ops, uncompiled. All that was compiled before is forgotten
-    (``torch._dynamo.reset``).
+    (``torch.compiler.reset``).
 
     Args:
         model: a module or function.
@@ -172,13 +173,15 @@ def explain(model: Callable[..., Any], *inputs: Any, dynamic: bool | None = None
         captured.append((original, graph, fuse_graph(graph), [_meta(value) for value in example_inputs]))
         return graph.forward
 
-    torch._dynamo.reset()
-    counter = torch._dynamo.utils.counters["graph_break"]
+    from .._torch_internal import counters
+
+    torch.compiler.reset()
+    counter = counters["graph_break"]
     known = set(counter)
     try:
         torch.compile(model, backend=capture, dynamic=dynamic)(*inputs)
     finally:
-        torch._dynamo.reset()
+        torch.compiler.reset()
     breaks = [" ".join(reason.split("\n")[:2]) for reason in counter if reason not in known]
     graphs = [
         ExplainedGraph(original, fused, report, _passes(original, example), _passes(fused, example))
@@ -194,13 +197,12 @@ def _meta(value: Any) -> Any:
 
 def _passes(graph: fx.GraphModule, inputs: Sequence[Any]) -> Passes:
     """The graphs that AOTAutograd makes, divided as Inductor has it."""
-    from torch._functorch.aot_autograd import aot_module_simplified
-    from torch._functorch.partitioners import min_cut_rematerialization_partition
+    from .._torch_internal import aot_module_simplified, partition
 
     made: list[Passes] = []
 
     def divide(joint: fx.GraphModule, joint_inputs: Any, **options: Any) -> Any:
-        forward, backward = min_cut_rematerialization_partition(joint, joint_inputs, **options)
+        forward, backward = partition(joint, joint_inputs, **options)
         made.append(Passes(forward, backward, options["num_fwd_outputs"]))
         return forward, backward
 
@@ -217,7 +219,7 @@ def _is_kernel(node: fx.Node) -> bool:
     if node.op != "call_function" or target is operator.getitem:
         return False
     gives_tensors = isinstance(node.meta.get("val"), (Tensor, tuple, list))
-    return gives_tensors and not (isinstance(target, torch._ops.OpOverload) and target.is_view)
+    return gives_tensors and not (isinstance(target, OpOverload) and target.is_view)
 
 
 def _bytes_moved(node: fx.Node) -> int:

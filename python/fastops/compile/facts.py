@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from .._eager import DTYPES
 from .._resolve import PARAMETERS
+from .._torch_internal import FakeTensor
 from .calls import ELEMENTWISE, FRESH, call_of, written
 
 # Calls after which everything runs under other circumstances.

@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from .._resolve import PARAMETERS, describe
+from .._torch_internal import dispatch_key_for_device, has_kernel
 from .calls import ELEMENTWISE, call_of
 from .facts import Facts, same_sizes, value_of
 from .formulas import IDENTITY, Activation
@@ -298,8 +299,7 @@ def _map(arguments: Any, node: Callable[[fx.Node], Any], transposed: Callable[[f
 
 
 def _has_kernel(op: str, device: torch.device) -> bool:
-    key = torch._C._dispatch_key_for_device(device.type)
-    return torch._C._dispatch_has_kernel_for_dispatch_key(f"fastops::{op}", key)
+    return bool(has_kernel(f"fastops::{op}", dispatch_key_for_device(device.type)))
 
 
 def _is_unused(node: fx.Node) -> bool:

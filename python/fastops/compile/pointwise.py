@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, fx
 
 from .._resolve import PARAMETERS
+from .._torch_internal import OpOverload
 from .backend import copy_of
 from .calls import written
 from .facts import same_sizes, storage_of
@@ -49,10 +50,10 @@ class Compiled:
         return result
 
     def _call(self, *arguments: Any, **keywords: Any) -> Any:
-        from torch._dynamo.exc import BackendCompilerFailed, TorchRuntimeError, Unsupported
+        from .._torch_internal import BackendCompilerFailed, TorchRuntimeError, Unsupported, dynamo_config
 
         try:
-            with torch._dynamo.config.patch(specialize_float=True, specialize_int=True):
+            with dynamo_config.patch(specialize_float=True, specialize_int=True):
                 return self._compiled(*arguments, **keywords)
         except BackendCompilerFailed as error:
             if isinstance(error.inner_exception, ValueError):
@@ -142,8 +143,7 @@ class Pointwise:
             return _trace(self.function, tensors, size)
 
     def _compile(self, tensors: Sequence[Tensor], size: int) -> Function:
-        from torch._inductor.compile_fx import compile_fx_inner
-        from torch._inductor.decomposition import select_decomp_table
+        from .._torch_internal import compile_fx_inner, select_decomp_table
 
         # Without AOTAutograd, which takes longer than a small kernel at every call and has nothing to do here.
         graph = torch.func.functionalize(self.trace(tensors, size))
@@ -224,7 +224,7 @@ def _check(graph: fx.GraphModule) -> None:
         if node.op != "call_function":
             continue
         op: Any = node.target
-        is_op = isinstance(op, torch._ops.OpOverload)
+        is_op = isinstance(op, OpOverload)
         is_elementwise = is_op and (torch.Tag.pointwise in op.tags or op.overloadpacket in _ALSO)
         if not is_elementwise or torch.Tag.nondeterministic_seeded in op.tags:
             raise ValueError(f"fastops.fuse: {op} is not an elementwise function of its tensors")

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+from .._torch_internal import TreeSpec, tree_flatten, tree_unflatten
 
 Kernel = Callable[..., Sequence[Tensor]]
 

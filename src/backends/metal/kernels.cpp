@@ -1,6 +1,5 @@
 #include "backends/metal/kernels.h"
 
-#include <ATen/native/mps/MetalShaderLibrary.h>
 #include <ATen/record_function.h>
 
 #include <array>
@@ -9,12 +8,10 @@
 #include <string>
 
 #include "backends/metal/sources.h"
+#include "torch_internal/metal.h"
 
 namespace fastops::mps {
 namespace {
-
-using at::native::mps::DynamicMetalShaderLibrary;
-using at::native::mps::MetalKernelFunction;
 
 constexpr std::array<const char*, 3> dtype_names = {"float", "half", "bfloat"};
 

@@ -1,4 +1,7 @@
 // Functionalization of an op that writes into one of its arguments, for torch.compile and torch.func.functionalize.
+//
+// Private, in all torch versions from 2.11 to 2.15: at::functionalization::impl, to look into a functional tensor and
+// to replace what it stands for. Without it, in-place and out= forms could not be compiled.
 #pragma once
 
 #include <ATen/FunctionalTensorWrapper.h>

@@ -1,9 +1,9 @@
 // A node of the autograd graph that several threads may come to at once.
 #pragma once
 
-#include <torch/csrc/autograd/function.h>
-
 #include <mutex>
+
+#include "torch_internal/autograd.h"
 
 namespace fastops {
 
@@ -11,15 +11,15 @@ namespace fastops {
 // that is to release the node does so before the next thread gets its turn: only one comes through. And the thread that
 // uses the node may come to it again, from a hook on a saved tensor: what is to be released stays until it has done
 // with it.
-class SharedNode : public torch::autograd::Node {
+class SharedNode : public Node {
  public:
-  torch::autograd::variable_list apply(torch::autograd::variable_list&& grads) final;
+  variable_list apply(variable_list&& grads) final;
   void will_release_variables() final;
   void release_variables() final;
 
  protected:
   // The gradients of the inputs, from those of the results.
-  virtual torch::autograd::variable_list gradients(torch::autograd::variable_list&& grads) = 0;
+  virtual variable_list gradients(variable_list&& grads) = 0;
   // Frees what is saved.
   virtual void release_saved() = 0;
 

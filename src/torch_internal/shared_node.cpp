@@ -1,10 +1,8 @@
-#include "autograd/shared_node.h"
+#include "torch_internal/shared_node.h"
 
 #include <utility>
 
 namespace fastops {
-
-using torch::autograd::variable_list;
 
 namespace {
 
