@@ -82,6 +82,8 @@ _MODULES = {
 def _ops_of_value(value: Any) -> Iterable[str]:
     if isinstance(value, Sample):
         return [re.sub(r"_?(\.out)?$", "", value.op)]
+    if isinstance(value, list):
+        return [op for each in value for op in _ops_of_value(each)]
     if isinstance(value, str):
         return _MODULES.get(value.split(" ")[0], [value] if value in OPS else [])
     return []

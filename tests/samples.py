@@ -6,13 +6,14 @@ The tests of derivatives, transforms and registrations iterate over it.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from expected import (
     Function,
@@ -83,6 +84,24 @@ def close(actual: Any, expected: Any) -> None:
     """Equal in float64, up to what PyTorch's own formulas lose by cancellation in a third derivative."""
     tolerance = 1e-3 if WIDEST is torch.float32 else 1e-6
     torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
+
+
+class Calls(nn.Module):
+    """Calls samples with tensors, one after another."""
+
+    def __init__(self, samples: Sequence[Sample]) -> None:
+        super().__init__()
+        self.calls = [(sample.call, len(sample.shapes)) for sample in samples]
+
+    def forward(self, *tensors: Tensor) -> list[tuple[Tensor, ...]]:
+        """The results of each."""
+        rest = iter(tensors)
+        return [call(*itertools.islice(rest, count)) for call, count in self.calls]
+
+
+def inputs(samples: Sequence[Sample], device: Any, dtype: torch.dtype = WIDEST) -> tuple[Tensor, ...]:
+    """The tensors for it."""
+    return tuple(tensor.to(dtype) for sample in samples for tensor in sample.tensors(device))
 
 
 def detached(function: Function, *arguments: Any) -> Any:
@@ -341,8 +360,21 @@ SAMPLES = [
 each_sample = pytest.mark.parametrize("sample", SAMPLES, ids=str)
 each_differentiable_sample = pytest.mark.parametrize("sample", [s for s in SAMPLES if s.differentiable], ids=str)
 # One call of every op, where a test takes long.
-each_op = pytest.mark.parametrize("sample", {s.op: s for s in reversed(SAMPLES)}.values(), ids=str)
-each_differentiable_op = pytest.mark.parametrize(
-    "sample", {s.op: s for s in reversed(SAMPLES) if s.differentiable}.values(), ids=str
-)
+EACH_OP = list({s.op: s for s in reversed(SAMPLES)}.values())
+EACH_DIFFERENTIABLE_OP = [s for s in EACH_OP if s.differentiable]
+each_op = pytest.mark.parametrize("sample", EACH_OP, ids=str)
+each_differentiable_op = pytest.mark.parametrize("sample", EACH_DIFFERENTIABLE_OP, ids=str)
 each_activation = pytest.mark.parametrize("name", ACTIVATIONS)
+
+
+def graphs(samples: list[Sample]) -> pytest.MarkDecorator:
+    """Where compiling takes long: the activations, which differ in their formula alone, together; the others each."""
+    together = [s for s in samples if s.op.removesuffix(".out").removesuffix("_") in ACTIVATIONS]
+    each = [together, *([s] for s in samples if s not in together)]
+    names = ["activations", *(s.op for s in samples if s not in together)]
+    return pytest.mark.parametrize("samples", each, ids=names)
+
+
+each_graph = graphs(EACH_OP)
+# An activation's in-place form has the node of the other one: of one activation it is enough.
+each_node = graphs([s for s in EACH_DIFFERENTIABLE_OP if not s.op.endswith("_") or s.op == "gelu_"])

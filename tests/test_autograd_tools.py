@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 import fastops
-from samples import Sample, close, each_differentiable_op, each_differentiable_sample
+from samples import (
+    Calls,
+    Sample,
+    close,
+    each_differentiable_op,
+    each_differentiable_sample,
+    each_node,
+    inputs,
+)
 from strategies import WIDEST
 from test_autograd import gradients, scalar
 
@@ -199,19 +208,19 @@ def test_module_with_checkpoint(dropout: float, hooked: bool, device: Any) -> No
 # ---- compiled autograd ----
 
 
-@each_differentiable_op
+@each_node
 @pytest.mark.feature("compiled autograd")
-def test_compiled_autograd(sample: Sample, device: Any) -> None:
+def test_compiled_autograd(samples: list[Sample], device: Any) -> None:
     """The captured and compiled backward pass gives the same gradients, twice, from new numbers and new shapes."""
     torch._dynamo.reset()
-    tensors = sample.tensors(device, requires_grad=True)
+    calls, tensors = Calls(samples), inputs(samples, device)
     for scale in (1.0, 0.5):
-        inputs = [(tensor.detach() * scale).requires_grad_() for tensor in tensors]
-        expected = gradients(scalar(sample.call(*inputs)), inputs)
-        loss = scalar(sample.call(*inputs))
+        leaves = [(tensor * scale).requires_grad_() for tensor in tensors]
+        expected = gradients(scalar(tuple(itertools.chain(*calls(*leaves)))), leaves)
+        loss = scalar(tuple(itertools.chain(*calls(*leaves))))
         with compiled_autograd._enable(torch.compile(backend="aot_eager", fullgraph=True)):
             loss.backward()
-        close(tuple(torch.zeros_like(t) if t.grad is None else t.grad for t in inputs), expected)
+        close(tuple(torch.zeros_like(t) if t.grad is None else t.grad for t in leaves), expected)
 
 
 @pytest.mark.parametrize("module", [nn.Identity, lambda: fastops.nn.MLP(4, 6, dtype=WIDEST, checkpoint=True)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch._inductor import metrics
 from torch._inductor.utils import fresh_cache
 
 import fastops
-from samples import Sample, as_tuple, close, each_op
+from samples import Calls, Sample, close, each_graph, inputs
 from strategies import DEVICE, WIDEST
 from test_opcheck import batch, forward_and_backward, module
 
@@ -26,22 +27,28 @@ def forget_compiled() -> None:
     torch._dynamo.reset()
 
 
-@each_op
+@each_graph
 @pytest.mark.feature("compile")
-def test_every_op(sample: Sample, device: Any) -> None:
+def test_every_op(samples: list[Sample], device: Any) -> None:
     """Every op compiles without graph breaks, with gradients and without."""
-    compiled = torch.compile(sample.call, fullgraph=True, backend="aot_eager")
-    tensors = sample.tensors(device)
+    calls = Calls(samples)
+    compiled = torch.compile(calls, fullgraph=True, backend="aot_eager")
+    tensors = inputs(samples, device)
+    expected = iter(tensors)
     with torch.no_grad():
-        close(as_tuple(compiled(*tensors)), sample.reference(*tensors))
-    if not sample.differentiable:
+        for sample, results in zip(samples, compiled(*tensors), strict=True):
+            close(results, sample.reference(*itertools.islice(expected, len(sample.shapes))))
+    differentiable = [sample for sample in samples if sample.differentiable]
+    if not differentiable:
         return
-    results = []
-    for function in (compiled, sample.call):
-        inputs = [tensor.clone().requires_grad_() for tensor in tensors]
-        loss = sum((result**2).sum() for result in function(*inputs))
-        results.append(torch.autograd.grad(loss, inputs, materialize_grads=True))
-    close(*results)
+    calls = Calls(differentiable)
+    tensors = inputs(differentiable, device)
+    gradients = []
+    for function in (torch.compile(calls, fullgraph=True, backend="aot_eager"), calls):
+        leaves = [tensor.clone().requires_grad_() for tensor in tensors]
+        loss = sum((result**2).sum() for results in function(*leaves) for result in results)
+        gradients.append(torch.autograd.grad(loss, leaves, materialize_grads=True))
+    close(*gradients)
 
 
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead", "max-autotune"])

@@ -23,24 +23,8 @@ import fastops.functional as F
 import modules
 from modules import MODULES, batch, each_module, seeded
 from reference import ACTIVATIONS
-from samples import SAMPLES, Sample, as_tuple, close, each_sample
+from samples import SAMPLES, Calls, Sample, as_tuple, close, each_sample, inputs
 from strategies import WIDEST
-
-
-class Calls(nn.Module):
-    """Calls samples with tensors, one after another."""
-
-    def __init__(self, samples: list[Sample]) -> None:
-        super().__init__()
-        self.calls = [(sample.call, len(sample.shapes)) for sample in samples]
-
-    def forward(self, *tensors: Tensor) -> list[tuple[Tensor, ...]]:
-        rest = iter(tensors)
-        return [call(*itertools.islice(rest, count)) for call, count in self.calls]
-
-
-def inputs(samples: list[Sample], device: Any, dtype: torch.dtype = WIDEST) -> tuple[Tensor, ...]:
-    return tuple(tensor.to(dtype) for sample in samples for tensor in sample.tensors(device))
 
 
 def doubled(samples: list[Sample]) -> list[Sample]:

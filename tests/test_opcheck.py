@@ -86,6 +86,19 @@ def test_symbolic_sizes(sample: Sample, device: Any) -> None:
 
 # ---- torch.compile and torch.export ----
 
+
+class Activations(nn.Module):
+    """Those of fastops.nn, in one graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.each = nn.ModuleList(getattr(fastops.nn, name)() for name in fastops.nn._activations.MODULES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Their values one after another."""
+        return torch.cat([activation(x) for activation in self.each])
+
+
 MODULES = {
     "MLP": lambda: fastops.nn.MLP(6, [8, 5], 4, activation=nn.Softshrink(0.1), output_activation="tanh"),
     "MLP without bias": lambda: fastops.nn.MLP(6, 8, activation="gelu", bias=False),
@@ -93,7 +106,8 @@ MODULES = {
     "GatedMLP": lambda: fastops.nn.GatedMLP(6, 8),
     "GatedMLP with bias": lambda: fastops.nn.GatedMLP(6, 8, 2, activation="gelu_tanh", bias=True),
     "LinearAct": lambda: fastops.nn.LinearAct(6, 4, "mish"),
-    **{name: getattr(fastops.nn, name) for name in fastops.nn._activations.MODULES},
+    "Softshrink": fastops.nn.Softshrink,
+    "activations": Activations,
 }
 
 
