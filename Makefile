@@ -13,7 +13,8 @@ SHELL := bash
 .DEFAULT_GOAL := help
 
 bin := .venv/bin
-pip := $(bin)/python -m pip install --disable-pip-version-check
+# Python compiles what is imported, which is a small part of torch and what the tests need.
+pip := $(bin)/python -m pip install --disable-pip-version-check --no-compile
 strict := $(if $(filter-out 0,$(WERROR)),ON,OFF)
 werror := $(foreach option,WERROR ASSERTIONS,--config-settings=cmake.define.FASTOPS_$(option)=$(strict))
 
@@ -36,7 +37,7 @@ build: $(fastops) ## Build fastops and install it, editable, into .venv
 test: build $(stamps)/test ## Run the tests
 	$(bin)/pytest -n auto $(ARGS) tests
 
-fuzz: build $(stamps)/test ## Try random cases for an hour, a minute under CI; ARGS="arguments --minutes 5" for a family and a time
+fuzz: build $(stamps)/test ## Try random cases for an hour, by ARGS=--quick a minute; ARGS="arguments --minutes 5" for a family and a time
 	$(bin)/python tests/fuzz $(ARGS)
 
 demo: build $(stamps)/demo ## Train a network on handwritten digits, with fastops and with PyTorch; results in demo/
@@ -58,13 +59,13 @@ strangers: build ## Run small programs of other people's libraries (tests/strang
 gpu: build $(stamps)/test $(stamps)/bench ## On a machine with a GPU: run the tests on it, then time fastops; results in bench/
 	tools/gpu/run.sh $(bin)/python $(ARGS)
 
-gpu-check: build $(stamps)/test ## Check the GPU kernels without a GPU: machine code, and the tests in an emulator
-	tools/gpu/check.sh
+gpu-check: build $(stamps)/test ## Check the GPU kernels without a GPU: machine code, and the tests in an emulator; a part: ARGS=quick
+	tools/gpu/check.sh $(ARGS)
 
 gpu-mutations: ## Break the GPU kernels on purpose, after gpu-check: each must be noticed. A choice: ARGS=REGEX
 	$(bin)/python tools/gpu/mutations.py $(ARGS)
 
-sanitize: build $(stamps)/test ## Run tests with ASan, UBSan and TSan; a part of that under CI, or by ARGS="quick thread"
+sanitize: build $(stamps)/test ## Run tests with ASan, UBSan and TSan; a part: ARGS="quick thread"
 	tools/sanitize/check.sh $(ARGS)
 
 format: $(stamps)/lint ## Format all sources
@@ -99,22 +100,21 @@ wheel: build sdist ## Build the Linux wheel into wheelhouse/ and try it in a cle
 	  --exclude 'libgomp*.so*' --wheel-dir wheelhouse build/wheel/*.whl
 	PATH="$(CURDIR)/$(bin):$$PATH" python tools/check_distributions.py wheelhouse/*.whl
 	clean=$$(mktemp -d); trap 'rm -rf "$$clean"' EXIT; \
-	$(PYTHON) -m venv "$$clean/venv"; \
-	"$$clean/venv/bin/python" -m pip install --upgrade pip; \
-	"$$clean/venv/bin/python" -m pip install $(TORCH) wheelhouse/*.whl; \
+	$(PYTHON) -m venv --without-pip "$$clean/venv"; \
+	$(bin)/python -m pip --python "$$clean/venv/bin/python" install --no-compile $(TORCH) wheelhouse/*.whl; \
 	cd "$$clean"; \
 	venv/bin/python -m fastops; \
 	venv/bin/python "$(CURDIR)/tools/smoke_test.py"
 
 # Kernels, host code and tests of the Apple GPU backend, on a stand-in for the device: tests/metal/README.md.
-metal-check: build $(stamps)/test ## Check the Metal backend on Linux, without a Mac; needs clang-19
-	bash tests/metal/check.sh
+metal-check: build $(stamps)/test ## Check the Metal backend on Linux, without a Mac; needs clang-19; a part: ARGS=quick
+	bash tests/metal/check.sh $(ARGS)
 
 metal-symbols: $(torch) ## Compile the Metal backend for macOS and look for its symbols in torch for macOS (large downloads)
 	bash tests/metal/symbols.sh
 
-backend-check: build $(stamps)/test ## Check the reference backend in examples/backend, and the suite on its device
-	bash examples/backend/check.sh
+backend-check: build $(stamps)/test ## Check the reference backend in examples/backend, and the suite on its device; a part: ARGS=quick
+	bash examples/backend/check.sh $(ARGS)
 
 clean: ## Remove everything that was built, and .venv
 	rm -rf .venv .venv-strangers build dist wheelhouse demo bench .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,6 +1,7 @@
 """What all tests share: the hypothesis profiles and the device under test.
 
-``FASTOPS_TEST_PROFILE=quick`` tries fewer examples; ``CI`` makes the examples the same on every run.
+``FASTOPS_TEST_PROFILE=quick`` tries fewer examples, ``thorough`` many more, others on every run; ``CI`` makes those of
+the other profiles the same on every run.
 """
 
 import os
@@ -10,14 +11,16 @@ import pytest
 import torch
 
 import features
-from strategies import DEVICE, QUICK
+from strategies import DEVICE, PROFILE
 
 collect_ignore = ["strangers"]  # make strangers has an environment of their own
 
-common = {"deadline": None, "print_blob": True, "derandomize": "CI" in os.environ}
-hypothesis.settings.register_profile("full", max_examples=60, **common)
-hypothesis.settings.register_profile("quick", max_examples=10, **common)
-hypothesis.settings.load_profile("quick" if QUICK else "full")
+common = {"deadline": None, "print_blob": True}
+always_the_same = "CI" in os.environ
+hypothesis.settings.register_profile("full", max_examples=30, derandomize=always_the_same, **common)
+hypothesis.settings.register_profile("quick", max_examples=10, derandomize=always_the_same, **common)
+hypothesis.settings.register_profile("thorough", max_examples=500, derandomize=False, **common)
+hypothesis.settings.load_profile(PROFILE)
 
 # Processes that run beside each other share the cores. Tests of threads ask for as many as they need.
 processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from reference import ACTIVATIONS, is_valid, kinks, parameter_sets
 
 DEVICE = os.environ.get("FASTOPS_TEST_DEVICE", "cpu")
-QUICK = os.environ.get("FASTOPS_TEST_PROFILE") == "quick"
+PROFILE = os.environ.get("FASTOPS_TEST_PROFILE") or "full"  # of those in conftest.py
+QUICK = PROFILE == "quick"
 
 # Metal has no float64.
 DTYPES = [torch.float32, torch.bfloat16, torch.float16] + ([torch.float64] if DEVICE != "mps" else [])

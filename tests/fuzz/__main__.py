@@ -19,8 +19,6 @@ from fuzz import cases, sessions  # noqa: E402
 
 FAMILIES = ["numerics", "arguments", "convert", "transforms"]
 CPUS = os.cpu_count() or 1
-# Under CI, with the time in which processes start, a minute on two CPUs; else an hour beside other work.
-MINUTES, PROCESSES = (0.5, CPUS) if "CI" in os.environ else (60, max(1, CPUS // 2))
 
 
 def arguments() -> argparse.Namespace:
@@ -28,12 +26,19 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser("python tests/fuzz", description="Random cases against what they must equal.")
     parser.add_argument("families", nargs="*", metavar="FAMILY", help=f"by default all: {' '.join(FAMILIES)}")
     parser.add_argument("--seed", type=int, nargs="+", help="run these cases of the family in this process, in order")
-    parser.add_argument("--minutes", type=float, default=MINUTES, help="of cases, in all (default %(default)s)")
-    parser.add_argument("--first-seed", type=int, help="default: random; 0 under CI")
+    parser.add_argument("--quick", action="store_true", help="half a minute of the same cases each time, on all CPUs")
+    parser.add_argument("--minutes", type=float, help="of cases, in all (default 60)")
+    parser.add_argument("--first-seed", type=int, help="default: random")
     parser.add_argument("--limit", type=float, default=120, help="seconds until a case hangs (default %(default)s)")
-    parser.add_argument("--processes", type=int, default=PROCESSES, help="default %(default)s")
+    parser.add_argument("--processes", type=int, help="default: one for two CPUs, beside other work")
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)  # in the processes that run cases
-    return parser.parse_args()
+    quick = {"minutes": 0.5, "first_seed": 0, "processes": CPUS}
+    long = {"minutes": 60.0, "first_seed": random.SystemRandom().randrange(2**31), "processes": max(1, CPUS // 2)}
+    chosen = parser.parse_args()
+    for name, value in (quick if chosen.quick else long).items():
+        if getattr(chosen, name) is None:
+            setattr(chosen, name, value)
+    return chosen
 
 
 def main() -> int:
@@ -46,12 +51,9 @@ def main() -> int:
     if chosen.seed:
         cases.replay(families[0], chosen.seed)
         return 0
-    first_seed = chosen.first_seed
-    if first_seed is None:
-        first_seed = 0 if "CI" in os.environ else random.SystemRandom().randrange(2**31)
-    print(f"fuzz: {' '.join(families)}; --first-seed {first_seed}; {chosen.minutes:g} minutes", flush=True)
+    print(f"fuzz: {' '.join(families)}; --first-seed {chosen.first_seed}; {chosen.minutes:g} minutes", flush=True)
     seconds = 60 * chosen.minutes / len(families)
-    results = [sessions.run(name, first_seed, seconds, chosen.limit, chosen.processes) for name in families]
+    results = [sessions.run(name, chosen.first_seed, seconds, chosen.limit, chosen.processes) for name in families]
     print("\n".join(line for result in results for line in result.lines()))
     return int(any(result.failures for result in results))
 

@@ -1,7 +1,14 @@
 #!/usr/bin/env bash
 # make metal-check: everything about the Metal backend that can be checked without a Mac. Needs a built .venv.
+# With "quick": no mutations; of few activations the other orders of the threads, and the tests that come to the kernels
+# through the rest of the library.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+case $* in
+  "") quick= ;;
+  quick) quick=yes ;;
+  *) echo "what may be asked for is quick, not $*" && exit 2 ;;
+esac
 
 if ! command -v clang-19 > /dev/null; then
   if [[ $(id -u) = 0 ]] && command -v apt-get > /dev/null; then
@@ -41,17 +48,30 @@ fi
 export FASTOPS_TEST_DEVICE=mps FASTOPS_TEST_PROFILE=quick FASTOPS_METAL_KERNELS=$PWD/$out/libkernels.so
 pytest() { "$out/venv/bin/python" -m pytest -n 2 -q "$@"; }
 
-step "mutations"
-"$out/venv/bin/python" tests/metal/mutations.py
+few() { PYTEST_PLUGINS=few_activations PYTHONPATH=tools/gpu "$@"; }
+
+if [[ ! $quick ]]; then
+  step "mutations"
+  "$out/venv/bin/python" tests/metal/mutations.py
+fi
 
 # The seeds of the threads' order differ, and with 0 they are in step.
 step "the kernels whose threads work together, in several orders of the threads"
-FASTOPS_METAL_SCHEDULE=0 pytest tests/test_bias_act.py -k "backward or gradient"
+FASTOPS_METAL_SCHEDULE=0 ${quick:+few} pytest tests/test_bias_act.py -k "backward or gradient"
 # Without the large products: small ones take several tiles, too.
-FASTOPS_METAL_LINEAR=1 FASTOPS_METAL_SCHEDULE=2 pytest tests/test_mlp.py -k "forward or autograd or linear_act or exact"
+FASTOPS_METAL_LINEAR=1 FASTOPS_METAL_SCHEDULE=2 ${quick:+few} pytest tests/test_mlp.py \
+  -k "forward or autograd or linear_act or exact"
 
 step "the suite"
+export FASTOPS_METAL_SCHEDULE=1
 # README.md says why not these.
-FASTOPS_METAL_SCHEDULE=1 pytest tests -k "not decompos and not onnx and not documentation and not on_threads and not negative_bit" \
-  --ignore-glob=tests/test_{compile_,fuse}\*.py \
-  --ignore=tests/test_{backends,bench,capability,composability,convert_models,cpp,distributed,dtensor,examples,gpu,large}.py
+without="decompos or onnx or documentation or on_threads or negative_bit"
+kernels=(tests/metal tests/test_{activation,bias_act,gated_act,mlp,gated_mlp,far_apart}.py)
+if [[ $quick ]]; then
+  pytest "${kernels[@]}" -k "not ($without)"
+  few pytest tests/test_{autograd{,_in_place},mixed_precision,functorch,errors,errors_writing,storages,nn,nn_layers}.py \
+    -k "not ($without)"
+else
+  pytest tests -k "not ($without)" --ignore-glob=tests/test_{compile_,fuse}\*.py \
+    --ignore=tests/test_{backends,bench,capability,composability,convert_models,cpp,distributed,dtensor,examples,gpu,large}.py
+fi

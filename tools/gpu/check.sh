@@ -5,9 +5,17 @@
 #   3. runs the tests of the ops on the kernels in the emulator (docs/gpu.md);
 #   4. runs those of the kernels once more, of few activations, with sanitizers, with the threads in either order, and
 #      products of 16-bit types with every kind of matrix core.
+# With "quick": the machine code of all activations for two GPUs; the kernels' own tests with the threads in reverse
+# order, and those that come to them through the rest of the library for few activations; sanitizers for one kind of
+# matrix cores, without the tests of every value of a type.
 # Needs .venv as `make build` leaves it. What it makes is in build/gpu-check.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+case $* in
+  "") quick= ;;
+  quick) quick=yes ;;
+  *) echo "what may be asked for is quick, not $*" && exit 2 ;;
+esac
 out=build/gpu-check
 mkdir -p "$out"
 
@@ -27,7 +35,7 @@ if ((${#missing[@]})); then
   "${install[@]}"
 fi
 
-gpus=(gfx90a gfx942 gfx1100 gfx1201 sm_90)
+gpus=(gfx90a sm_90 gfx942 gfx1100 gfx1201)
 languages=(hip)
 skipped=
 if command -v nvcc > /dev/null; then
@@ -36,7 +44,7 @@ else
   skipped=", SKIPPED: sm_90 and launches by CUDA, for which there is no nvcc"
 fi
 echo "=== machine code for ${gpus[*]} (after $SECONDS s)"
-.venv/bin/python tools/gpu/check_kernels.py "${gpus[@]}" --out "$out"
+.venv/bin/python tools/gpu/check_kernels.py "${gpus[@]:0:2}" ${quick:+--few} "${gpus[@]:2}" --out "$out"
 
 echo "=== build (after $SECONDS s)"
 version=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_config_var("py_version_nodot"))')
@@ -63,28 +71,44 @@ for language in "${languages[@]}"; do
 done
 
 # Without the CPU kernels' products, the tests do not expect what only these promise.
-export FASTOPS_CPU_CAPABILITY=default FASTOPS_TEST_PROFILE=quick
-tests() { "$out/venv/bin/python" -m pytest -n auto -q "${@/#/tests/test_}"; }
-
+export FASTOPS_CPU_CAPABILITY=default FASTOPS_TEST_PROFILE=quick PYTHONPATH=tools/gpu
+tests() { "$out/venv/bin/python" -m pytest -n auto -q "$@"; }
+kernels=(tests/test_{activation,bias_act,gated_act,mlp,gated_mlp,far_apart}.py)
 # Left out: what does not come to the kernels (packaging, benchmarks, conversion, the composite path, tools for PyTorch's
 # graphs), several processes, and tensors that are too large for the emulator.
+callers=(tests/test_{autograd,autograd_in_place,errors,errors_writing,functorch,mixed_precision,nn,nn_layers}.py)
 echo "=== tests in the emulator (after $SECONDS s)"
-tests {activation,bias_act,gated_act,mlp,gated_mlp,autograd,autograd_in_place,autograd_tools,functorch,opcheck}.py \
-  {opinfo,mixed_precision,errors,errors_writing,nn,nn_layers,nn_modes,from_sequential,introspection,compile}.py \
-  far_apart.py
+if [[ $quick ]]; then
+  FASTOPS_EMULATOR_GPU=gfx1100 FASTOPS_EMULATOR_ORDER=reverse tests "${kernels[@]}" \
+    -k "not threads and (not sixteen_bit_value or gelu)"
+  PYTEST_PLUGINS=few_activations tests "${callers[@]}"
+else
+  callers+=(tests/test_{autograd_tools,compile,from_sequential,introspection,nn_modes,opcheck,opinfo}.py)
+  tests "${kernels[@]}" "${callers[@]}"
+fi
 FASTOPS_EMULATOR_BLOCKS=ends "$out/venv/bin/python" -m pytest -q tests/test_far_apart.py -k test_ends
 
-# Without the tests of the CPU's threads, those of the largest tensors, and those of other activations.
-export PYTEST_ADDOPTS="-k 'not (threads or 20000-67 or test_blocks or is_glu or sum_backward or functions_are_the_ops)'"
-export ASAN_OPTIONS=detect_leaks=0 PYTEST_PLUGINS=few_activations PYTHONPATH=tools/gpu
+small=(tests/test_mlp.py -k "float16 and small")
+if [[ $quick ]]; then
+  echo "=== products with other matrix cores (after $SECONDS s)"
+  for gpu in gfx942 gfx1201 sm_90 none; do FASTOPS_EMULATOR_GPU=$gpu tests "${small[@]}"; done
+fi
+
+# Without the tests of the CPU's threads, those of the largest tensors, and those of other activations; in the part,
+# without others that take long, too.
+without="threads or 20000-67 or test_blocks or is_glu or sum_backward or functions_are_the_ops"
+[[ $quick ]] && without+=" or sixteen_bit_value or 513-600 or every_lane and (identity or silu or softplus)"
+export PYTEST_ADDOPTS="-k 'not ($without)'"
+export ASAN_OPTIONS=detect_leaks=0 PYTEST_PLUGINS=few_activations
 preload="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libstdc++.so.6)"
 preload+=" $PWD/$out/fastops/libgpu_kernels_sanitized.so"
 sanitized() {
   echo "=== tests with sanitizers, matrix cores $1, threads $2 (after $SECONDS s)"
-  FASTOPS_EMULATOR_GPU=$1 FASTOPS_EMULATOR_ORDER=$2 LD_PRELOAD=$preload \
-    "$out/venv/bin/python" -m pytest -n auto -q "${@:3}"
+  FASTOPS_EMULATOR_GPU=$1 FASTOPS_EMULATOR_ORDER=$2 LD_PRELOAD=$preload tests "${@:3}"
 }
-sanitized gfx90a forward tests/test_{activation,bias_act,gated_act,mlp,gated_mlp,far_apart}.py
-sanitized gfx1100 reverse tests/test_{bias_act,mlp,gated_mlp}.py # whose kernels have barriers
-for gpu in gfx942 gfx1201 sm_90 none; do sanitized "$gpu" forward tests/test_mlp.py -k "float16 and small"; done
+sanitized gfx90a forward "${kernels[@]}"
+if [[ ! $quick ]]; then
+  sanitized gfx1100 reverse tests/test_{bias_act,mlp,gated_mlp}.py # whose kernels have barriers
+  for gpu in gfx942 gfx1201 sm_90 none; do sanitized "$gpu" forward "${small[@]}"; done
+fi
 echo "=== GPU check passed$skipped (after $SECONDS s)"

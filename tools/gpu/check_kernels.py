@@ -5,7 +5,7 @@ addresses; the kernels that work in packets must read and write 16 bytes of ever
 small networks of 16-bit types must be those of matrix cores. A table of registers and occupancy is written for each
 GPU. AMD's GPUs take clang, NVIDIA's (sm_*) nvcc; where there is no nvcc, the table and the last line say so:
 
-    python tools/gpu/check_kernels.py gfx90a gfx1100 sm_90 --out build/gpu-check
+    python tools/gpu/check_kernels.py gfx90a sm_90 --few gfx1100 --out build/gpu-check
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted((ROOT / "src/backends/hip/kernels").glob("*.hip"))
 COMMON = ["-std=c++20", "-O3"]
+FEW = ["-include", str(ROOT / "src/backends/hip/emulator/few_activations.h")]
 
 # Kernels that work in packets of 16 bytes: by their names, with the number of elements of a packet where it is one, and
 # the number of operands that they write.
@@ -276,19 +277,23 @@ def main() -> None:
     """See above."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("gpus", nargs="+", metavar="gpu", help="gfx90a, sm_90, ...")
+    parser.add_argument(
+        "--few", nargs="*", default=[], metavar="gpu", help="others, for the kernels of few activations"
+    )
     parser.add_argument("--out", type=Path, default=ROOT / "build/gpu-check")
     parser.add_argument("--clang", default="clang++-19")
     parser.add_argument("--nvcc", default="nvcc")
     parser.add_argument("--sources", nargs="*", type=Path, default=SOURCES)
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    skipped = [gpu for gpu in args.gpus if lacks_compiler(gpu, args.nvcc)]
-    gpus = [gpu for gpu in args.gpus if gpu not in skipped]
-    amd_gpus = [gpu for gpu in gpus if gpu.startswith("gfx")]
-    compilers: dict[str, Amd | Nvidia] = dict.fromkeys(gpus, Nvidia(args.out, nvcc=args.nvcc))
-    if amd_gpus:
-        compilers.update(dict.fromkeys(amd_gpus, Amd(args.out, amd_gpus, clang=args.clang)))
-    jobs = [(source, gpu) for source in args.sources for gpu in gpus]
+    flags: dict[str, list[str]] = {gpu: [] for gpu in args.gpus} | {gpu: FEW for gpu in args.few}
+    skipped = [gpu for gpu in flags if lacks_compiler(gpu, args.nvcc)]
+    compilers: dict[str, Amd | Nvidia] = {
+        gpu: Amd(args.out, [gpu], few, args.clang) if gpu.startswith("gfx") else Nvidia(args.out, few, args.nvcc)
+        for gpu, few in flags.items()
+        if gpu not in skipped
+    }
+    jobs = [(source, gpu) for source in args.sources for gpu in compilers]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         results = pool.map(lambda job: compilers[job[1]].compile(job[0].resolve(), job[1]), jobs)
         kernels = [kernel for result in results for kernel in result]

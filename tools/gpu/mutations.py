@@ -22,7 +22,6 @@ import check_kernels
 from check_kernels import ROOT
 
 OUT = ROOT / "build/gpu-check"
-EMULATOR = ROOT / "src/backends/hip/emulator"
 GPUS = ["gfx90a", "gfx1100", "sm_90"]
 
 
@@ -289,7 +288,7 @@ def is_slow(source: str, gpu: str, fault: str, mutation: Mutation) -> bool:
         out = Path(directory)
         path = mutated(mutation, out) / "backends/hip/kernels" / source
         is_amd = gpu.startswith("gfx")
-        few = ["-include", str(EMULATOR / "few_activations.h")]
+        few = check_kernels.FEW
         compiler = check_kernels.Amd(out, [gpu], few) if is_amd else check_kernels.Nvidia(out, few)
         return any(fault in found for kernel in compiler.compile(path, gpu) for found in kernel.faults())
 

@@ -4,12 +4,11 @@
 #   thread    races: inference, training, memory and graphs of several threads at once, and the threads of one op.
 # Then breaks the code, which the sanitizer must notice. torch itself is not instrumented. With "quick" as the first
 # argument: no kernels for AVX-512, fewer tests, and of the ops and the graph's nodes only what locks the latter. Which
-# of the two to run may be named, too; without arguments both, under CI "quick thread". Needs .venv as `make build`
-# leaves it, and GCC. What it makes is in build/sanitize.
+# of the two to run may be named, too. Needs .venv as `make build` leaves it, and GCC. What it makes is in
+# build/sanitize.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 root=$PWD
-[[ $# == 0 && ${CI:-} ]] && set -- quick thread
 quick=
 if [[ ${1:-} == quick ]]; then
   quick=yes
