@@ -14,8 +14,6 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-import torch
-
 # What a process may have mapped: a case that wants more gets an error instead of the machine's memory.
 ADDRESS_SPACE = 24 << 30
 THREADS = 2
@@ -47,8 +45,9 @@ def environments(name: str) -> list[dict[str, str]]:
 def run(module: ModuleType, seed: int) -> None:
     """The case of a seed, which is the seed of all random numbers."""
     random.seed(seed)
-    torch.manual_seed(seed)
-    torch.set_num_threads(THREADS)
+    if torch := sys.modules.get("torch"):  # a family that does without starts in no time
+        torch.manual_seed(seed)
+        torch.set_num_threads(THREADS)
     module.case(seed)
 
 
