@@ -80,7 +80,7 @@ callers=(tests/test_{autograd,autograd_in_place,errors,errors_writing,functorch,
 echo "=== tests in the emulator (after $SECONDS s)"
 if [[ $quick ]]; then
   FASTOPS_EMULATOR_GPU=gfx1100 FASTOPS_EMULATOR_ORDER=reverse tests "${kernels[@]}" \
-    -k "not threads and (not sixteen_bit_value or gelu)"
+    -k "not (threads or 20000-67 or sixteen_bit_value and not gelu)"
   PYTEST_PLUGINS=few_activations tests "${callers[@]}"
 else
   callers+=(tests/test_{autograd_tools,compile,from_sequential,introspection,nn_modes,opcheck,opinfo}.py)

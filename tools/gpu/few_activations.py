@@ -1,6 +1,7 @@
 """A plugin for pytest: leaves out the activations that the sanitized kernels are not compiled for.
 
-Tests that come to one of them nevertheless are skipped.
+Tests that come to one of them nevertheless are skipped. With kernels of all of them, few are enough to try what does not
+depend on the formula.
 
 FASTOPS_FEW_ACTIVATIONS is the header that says which these are, by default the GPU emulator's.
 """
@@ -29,9 +30,11 @@ def pytest_load_initial_conftests() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that name them, by a parameter or by a sample of samples.py."""
+    """Tests that name them, by a parameter or by a sample of samples.py, and those of the error that names them all."""
 
     def names_absent(item: pytest.Item) -> bool:
+        if item.name.startswith("test_unknown_activation"):
+            return True
         callspec = getattr(item, "callspec", None)
         values = callspec.params.values() if callspec else []
         words = [word for value in values for word in re.split(r"[-.]", str(value))]
