@@ -35,7 +35,7 @@ help: ## Show this list
 build: $(fastops) ## Build fastops and install it, editable, into .venv
 
 test: build $(stamps)/test ## Run the tests
-	$(bin)/pytest -n auto $(ARGS) tests
+	$(bin)/pytest -n auto --dist worksteal $(ARGS) tests
 
 fuzz: build $(stamps)/test ## Try random cases for an hour, by ARGS=--quick a minute; ARGS="arguments --minutes 5" for a family and a time
 	$(bin)/python tests/fuzz $(ARGS)
