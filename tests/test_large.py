@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from checks import products
+from strategies import PROFILE
 
 ops = torch.ops.fastops
 
@@ -98,8 +99,9 @@ def test_more_than_2_31_elements(device):
     if available < 16 * 2**30:
         pytest.skip(f"needs 16 GB of free memory, {available / 2**30:.1f} GB are known to be")
     check_activation(device)
-    check_bias_act(device)
-    check_gated_act(device)
+    if device.type != "cpu" or PROFILE == "thorough":  # which takes a CPU long
+        check_bias_act(device)
+        check_gated_act(device)
 
 
 # ---- rows without elements: a loop over them would not end ----
