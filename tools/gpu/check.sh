@@ -5,9 +5,10 @@
 #   3. runs the tests of the ops on the kernels in the emulator (docs/gpu.md);
 #   4. runs those of the kernels once more, of few activations, with sanitizers, with the threads in either order, and
 #      products of 16-bit types with every kind of matrix core.
-# With "quick": the machine code of all activations for two GPUs; the kernels' own tests with the threads in reverse
-# order, and those that come to them through the rest of the library for few activations; sanitizers for one kind of
-# matrix cores, without the tests of every value of a type.
+# With "quick": 1 for two GPUs, and few activations for the others; 3 with the threads in reverse order, and few
+# activations where the tests come to the kernels through the rest of the library; 4 with the threads in order, one kind
+# of matrix cores and without the tests that take longest; the products of small networks with the other kinds, in
+# reverse order and without sanitizers.
 # Needs .venv as `make build` leaves it. What it makes is in build/gpu-check.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -79,8 +80,7 @@ kernels=(tests/test_{activation,bias_act,gated_act,mlp,gated_mlp,far_apart}.py)
 callers=(tests/test_{autograd,autograd_in_place,errors,errors_writing,functorch,mixed_precision,nn,nn_layers}.py)
 echo "=== tests in the emulator (after $SECONDS s)"
 if [[ $quick ]]; then
-  FASTOPS_EMULATOR_GPU=gfx1100 FASTOPS_EMULATOR_ORDER=reverse tests "${kernels[@]}" \
-    -k "not (threads or 20000-67 or sixteen_bit_value and not gelu)"
+  FASTOPS_EMULATOR_ORDER=reverse tests "${kernels[@]}" -k "not (threads or 20000-67 or sixteen_bit_value and not gelu)"
   PYTEST_PLUGINS=few_activations tests "${callers[@]}"
 else
   callers+=(tests/test_{autograd_tools,compile,from_sequential,introspection,nn_modes,opcheck,opinfo}.py)
@@ -90,8 +90,11 @@ FASTOPS_EMULATOR_BLOCKS=ends "$out/venv/bin/python" -m pytest -q tests/test_far_
 
 small=(tests/test_mlp.py -k "float16 and small")
 if [[ $quick ]]; then
-  echo "=== products with other matrix cores (after $SECONDS s)"
-  for gpu in gfx942 gfx1201 sm_90 none; do FASTOPS_EMULATOR_GPU=$gpu tests "${small[@]}"; done
+  echo "=== products with matrix cores, threads reverse (after $SECONDS s)"
+  for gpu in gfx942 gfx1100 gfx1201 sm_90; do
+    FASTOPS_EMULATOR_GPU=$gpu FASTOPS_EMULATOR_ORDER=reverse tests -n 0 "${small[@]}" &
+  done
+  for job in $(jobs -p); do wait "$job"; done
 fi
 
 # Without the tests of the CPU's threads, those of the largest tensors, and those of other activations; in the part,
