@@ -100,7 +100,9 @@ fi
 # Without the tests of the CPU's threads, those of the largest tensors, and those of other activations; in the part,
 # without others that take long, too.
 without="threads or 20000-67 or test_blocks or is_glu or sum_backward or functions_are_the_ops"
-[[ $quick ]] && without+=" or sixteen_bit_value or 513-600 or every_lane and (identity or silu or softplus)"
+if [[ $quick ]]; then
+  without+=" or sixteen_bit_value or 513-600 or (every_lane or many_rows) and (identity or silu or softplus)"
+fi
 export PYTEST_ADDOPTS="-k 'not ($without)'"
 export ASAN_OPTIONS=detect_leaks=0 PYTEST_PLUGINS=few_activations
 preload="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libstdc++.so.6)"
