@@ -73,7 +73,7 @@ C10_ALWAYS_INLINE Doubles terms(Doubles x_step, const double (&c)[count], size_t
 }
 
 // Coefficients from the lowest on. In two chains of products and sums, or four: a single one of that length would leave
-// the processor waiting for it.
+// the processor waiting for it. Of the long ones, the two lowest come last: each is rounded into a sum but once.
 template <size_t count>
 C10_ALWAYS_INLINE Doubles polynomial(Doubles x, const double (&c)[count]) {
   const Doubles square = x * x;
@@ -81,9 +81,9 @@ C10_ALWAYS_INLINE Doubles polynomial(Doubles x, const double (&c)[count]) {
     return fmadd(terms(square, c, 1, 2), x, terms(square, c, 0, 2));
   } else {
     const Doubles fourth = square * square;
-    const Doubles even = fmadd(terms(fourth, c, 2, 4), square, terms(fourth, c, 0, 4));
-    const Doubles odd = fmadd(terms(fourth, c, 3, 4), square, terms(fourth, c, 1, 4));
-    return fmadd(odd, x, even);
+    const Doubles even = fmadd(terms(fourth, c, 4, 4), square, terms(fourth, c, 2, 4));
+    const Doubles odd = fmadd(terms(fourth, c, 5, 4), square, terms(fourth, c, 3, 4));
+    return fmadd(fmadd(fmadd(odd, x, even), x, Doubles(c[1])), x, Doubles(c[0]));
   }
 }
 
