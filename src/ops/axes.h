@@ -8,6 +8,12 @@
 
 namespace fastops {
 
+// Whether element i of one lies at the same place in memory as element i of the other, without gaps.
+inline bool same_layout(const at::Tensor& a, const at::Tensor& b) {
+  if (a.is_contiguous() && b.is_contiguous()) return true;
+  return a.strides() == b.strides() && a.is_non_overlapping_and_dense();
+}
+
 // Dimensions of several tensors of one size that all of them can step through with one stride each.
 struct Axis {
   int64_t size;

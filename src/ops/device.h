@@ -55,6 +55,7 @@
 #include <vector>
 
 #include "ops/activation.h"
+#include "ops/axes.h"
 #include "ops/bias_act.h"
 #include "ops/gated_act.h"
 #include "ops/gated_mlp.h"
@@ -79,7 +80,9 @@ void activate(const ActivationSpec& f, const Tensor& x, const Tensor& y) {
 template <class Device>
 void activate_backward(const ActivationBackwardArguments& backward, const Tensor& result) {
   if (Device::try_activation_backward(backward, result)) return;
-  const auto in_layout = [&](const Tensor& tensor) { return Device::empty_like(result).copy_(tensor); };
+  const auto in_layout = [&](const Tensor& tensor) {
+    return same_layout(tensor, result) ? tensor : Device::empty_like(result).copy_(tensor);
+  };
   const Tensor grad_output = in_layout(backward.grad_output);
   const Tensor saved = in_layout(backward.saved);
   activate_backward<Device>({grad_output, saved, backward.activation, backward.from_output, backward.order}, result);

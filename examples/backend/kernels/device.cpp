@@ -8,6 +8,7 @@ namespace {
 
 using fastops::GatedGradients;
 using fastops::LayerSteps;
+using fastops::same_layout;
 
 struct Device {
   using Guard = c10::DeviceGuard;
@@ -18,7 +19,7 @@ struct Device {
   // ---- elementwise: of tensors that have their elements in one order ----
 
   static bool try_activation(const ActivationSpec& f, const Tensor& x, const Tensor& y) {
-    if (!have_one_layout({x, y})) return false;
+    if (!same_layout(x, y)) return false;
     void* const result = data(y);  // first: where x is y and a lazy clone, its data moves
     kernels_for(f, x).forward(const_data(x), result, y.numel(), f.params(), /*stream=*/false);
     return true;
@@ -26,7 +27,7 @@ struct Device {
 
   static bool try_activation_backward(const fastops::ActivationBackwardArguments& backward, const Tensor& result) {
     const auto& [grad_output, saved, f, from_output, order] = backward;
-    if (!have_one_layout({grad_output, saved, result})) return false;
+    if (!same_layout(grad_output, result) || !same_layout(saved, result)) return false;
     const auto& table = kernels_for(f, result);
     const auto kernel = (from_output ? table.backward_from_output : table.backward)[order - 1];
     kernel(const_data(grad_output), const_data(saved), data(result), result.numel(), f.params(), /*stream=*/false);

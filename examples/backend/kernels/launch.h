@@ -5,8 +5,6 @@
 #include <fastops/backends/cpu/kernels.h>
 #include <fastops/fastops.h>
 
-#include <algorithm>
-
 #include "../csrc/memory.h"
 
 namespace hostmem {
@@ -35,12 +33,5 @@ inline fastops::cpu::Rows rows_of(const Tensor& tensor) {
   return {data(tensor), row_stride(tensor)};
 }
 inline fastops::cpu::ConstRows const_rows_of(const Tensor& tensor) { return {const_data(tensor), row_stride(tensor)}; }
-
-// Whether all have their elements at the same places, without gaps.
-inline bool have_one_layout(at::ArrayRef<Tensor> tensors) {
-  return std::all_of(tensors.begin(), tensors.end(), [&](const Tensor& tensor) {
-    return tensor.is_non_overlapping_and_dense() && tensor.strides() == tensors[0].strides();
-  });
-}
 
 }  // namespace hostmem

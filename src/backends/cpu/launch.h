@@ -42,12 +42,6 @@ inline Call call_for(const ActivationSpec& spec, const at::Tensor& tensor) {
   return call;
 }
 
-// Whether element i of one lies at the same place in memory as element i of the other, without gaps.
-inline bool same_layout(const at::Tensor& a, const at::Tensor& b) {
-  if (a.is_contiguous() && b.is_contiguous()) return true;
-  return a.strides() == b.strides() && a.is_non_overlapping_and_dense();
-}
-
 // From one row of a tensor [..., columns] to the next, where elements are contiguous within rows and rows evenly
 // spaced. Strides of dimensions of size 1 mean nothing.
 inline std::optional<int64_t> row_stride(const at::Tensor& tensor) {

@@ -12,13 +12,6 @@ namespace {
 
 using Tensors = c10::SmallVector<Tensor, most_operands>;
 
-bool same_layout(const Tensors& tensors) {
-  const auto all = [&](auto condition) { return std::all_of(tensors.begin(), tensors.end(), condition); };
-  if (all([](const Tensor& tensor) { return tensor.is_contiguous(); })) return true;
-  return tensors[0].is_non_overlapping_and_dense() &&
-         all([&](const Tensor& tensor) { return tensor.strides() == tensors[0].strides(); });
-}
-
 // Fills in the sizes and strides, innermost of the output first. False if there are too many dimensions or elements.
 bool fill_strides(const Tensors& tensors, ElementwiseArguments& to) {
   const Tensor& output = tensors.back();
@@ -46,7 +39,7 @@ bool try_elementwise(const KernelId& kernel, const ActivationSpec& spec, bool fr
   to.count = static_cast<uint64_t>(output.numel());
   Tensors tensors(inputs.begin(), inputs.end());
   tensors.push_back(output);
-  if (same_layout(tensors)) {
+  if (std::all_of(tensors.begin(), tensors.end(), [&](const Tensor& tensor) { return same_layout(tensor, output); })) {
     to.vectors = std::all_of(tensors.begin(), tensors.end(),
                              [](const Tensor& tensor) { return tensor.storage_offset() % quad == 0; });
   } else if (!fill_strides(tensors, to)) {
