@@ -20,7 +20,7 @@ from torch.export import Dim
 import fastops
 import fastops.functional as F
 import modules
-from modules import MODULES, batch, each_module, seeded
+from modules import MODULES, PAIRS, batch, each_module, seeded
 from reference import ACTIVATIONS
 from samples import SAMPLES, Calls, Sample, as_tuple, close, each_sample, inputs
 from strategies import WIDEST
@@ -128,8 +128,10 @@ def test_every_op_has_a_decomposition() -> None:
     assert set(fastops.decompositions()) == {sample.overload for sample in SAMPLES}
 
 
-@each_module
-@pytest.mark.parametrize("dtype", [WIDEST, torch.bfloat16], ids=str)
+# The activations in the widest dtype are those of test_decompositions.
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [*((kind, WIDEST) for kind in PAIRS), *((kind, torch.bfloat16) for kind in MODULES)], ids=str
+)
 def test_decomposed_modules(kind: str, dtype: torch.dtype, device: Any) -> None:
     """A module's program, decomposed with the table of fastops alone, keeps linear layers and any batch."""
     module = seeded(MODULES[kind], device, dtype).eval()
