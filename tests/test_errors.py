@@ -364,7 +364,10 @@ def test_wrong_kind(name: str, device: Any) -> None:
 
 @pytest.mark.parametrize("name", [name for name, entry in ACTIVATIONS.items() if entry["parameters"]])
 def test_wrong_kind_of_parameter(name: str, device: Any) -> None:
+    """A parameter that is no number is named; an integer, or a tensor that is one, is a number."""
     x = torch.ones(3, device=device)
+    assert torch.equal(getattr(functional, name)(x, 1), getattr(functional, name)(x, 1.0))
+    assert torch.equal(getattr(functional, name)(x, torch.tensor(1.0)), getattr(functional, name)(x, 1.0))
     for parameter in ACTIVATIONS[name]["parameters"]:
         for value in ("abc", None, [1.0]):
             text = f"fastops.{name}: {parameter} must be a number, but is a {type(value).__name__}"

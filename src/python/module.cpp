@@ -36,8 +36,8 @@ py::list activation_table() {
   return table;
 }
 
-// What an activation was called with is not what it takes: says which argument that is.
-[[noreturn]] void throw_wrong_parameter(Activation id, const py::args& arguments) {
+// What an activation was called with may not be what it takes: says which parameter that is.
+void check_parameters(Activation id, const py::args& arguments) {
   const ActivationInfo& activation = info(id);
   for (size_t i = 1; i < arguments.size() && i <= activation.parameters.size(); ++i) {
     const py::handle value = arguments[i];
@@ -45,8 +45,6 @@ py::list activation_table() {
     throw py::type_error(c10::str("fastops.", activation.name, ": ", activation.parameters[i - 1].name,
                                   " must be a number, but is a ", Py_TYPE(value.ptr())->tp_name));
   }
-  throw py::type_error(c10::str("fastops.", activation.name, ": needs a tensor and ", activation.parameters.size(),
-                                " numbers, but got ", std::string(py::str(arguments))));
 }
 
 // fastops.relu(self), ...
@@ -56,8 +54,11 @@ void define_activation(py::module_& m, std::index_sequence<I...>) {
     return detail::Typed<id, std::index_sequence<I...>>::functional_handle().call(self, p...);
   };
   m.def(info(id).name, wrap_pybind_function_no_gil(+call));
-  // Comes second: where the arguments are of other types.
-  m.def(info(id).name, [](const py::args& arguments) { throw_wrong_parameter(id, arguments); });
+  // Comes second: where the arguments are of other types, which pybind11 may yet convert.
+  m.def(info(id).name, [](const py::args& arguments) {
+    check_parameters(id, arguments);
+    throw py::reference_cast_error();
+  });
 }
 
 // mlp of the plain torch.nn.Linear modules that are the `_modules` of another; None if one of them is not plain.
