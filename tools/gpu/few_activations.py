@@ -1,7 +1,7 @@
 """A plugin for pytest: leaves out the activations that the sanitized kernels are not compiled for.
 
-Tests that come to one of them nevertheless are skipped. With kernels of all of them, few are enough to try what does not
-depend on the formula.
+Tests that come to one of them nevertheless are skipped. With kernels of all of them, few are enough to try what does
+not depend on the formula.
 
 FASTOPS_FEW_ACTIVATIONS is the header that says which these are, by default the GPU emulator's.
 """
