@@ -1,7 +1,7 @@
 // Stands in for nlohmann/json.hpp, which torch's <ATen/functorch/Interpreter.h> includes but the torch wheels do not
-// ship (2.11 to 2.15). The functions there that serialize an interpreter need these declarations to parse; fastops calls
-// none of them. That header comes with every other that knows the level of a transform (DynamicLayer.h) or the tensors
-// of grad (TensorWrapper.h).
+// ship (2.11 to 2.15). The functions there that serialize an interpreter need these declarations to parse; fastops
+// calls none of them. That header comes with every other that knows the level of a transform (DynamicLayer.h) or the
+// tensors of grad (TensorWrapper.h).
 #pragma once
 
 #include <string>
