@@ -23,6 +23,7 @@ Function = Callable[..., Any]
 _LARGE = 1 << 15
 # What is elementwise without having the tag.
 _ALSO = {
+    torch.ops.aten.alias,
     torch.ops.aten.detach,
     torch.ops.aten.full_like,
     torch.ops.aten.ones_like,
