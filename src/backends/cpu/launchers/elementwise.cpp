@@ -9,9 +9,6 @@ namespace {
 
 const Kernels& kernels_of(const Call& call) { return kernels(call.activation, call.dtype); }
 
-const char* at_element(const void* data, int64_t i, int64_t size) { return static_cast<const char*>(data) + i * size; }
-char* at_element(void* data, int64_t i, int64_t size) { return static_cast<char*>(data) + i * size; }
-
 // Whether to write a result past the caches: one so large that it would drive everything else out of them, itself
 // included. Measured: from 16 MiB on, a result that is read again right away is ready sooner so, too. The kernels come
 // to whole vectors by whole elements: at an address that is no multiple of their size, never.
@@ -63,10 +60,10 @@ void add(Dtype dtype, void* to, const void* from, int64_t n) {
 
 void activation_forward(Caller& caller, const Call& call, const void* x, void* y, int64_t n) {
   const auto kernel = kernels_of(call).forward;
-  const int64_t size = element_size(call.dtype);
-  const bool stream = y != x && worth_streaming(y, n, size);
+  const bool stream = y != x && worth_streaming(y, n, element_size(call.dtype));
   share_elements(caller, n, [&](int64_t begin, int64_t end) {
-    kernel(at_element(x, begin, size), at_element(y, begin, size), end - begin, call.params, stream);
+    const auto at = [&](auto elements) { return from_row(elements, begin, call.dtype).data; };
+    kernel(at(ConstRows{x, 1}), at(Rows{y, 1}), end - begin, call.params, stream);
   });
 }
 
@@ -74,11 +71,10 @@ void activation_backward(Caller& caller, const Call& call, int64_t order, bool f
                          const void* saved, void* dx, int64_t n) {
   const Kernels& table = kernels_of(call);
   const auto kernel = (from_output ? table.backward_from_output : table.backward)[order - 1];
-  const int64_t size = element_size(call.dtype);
-  const bool stream = worth_streaming(dx, n, size);
+  const bool stream = worth_streaming(dx, n, element_size(call.dtype));
   share_elements(caller, n, [&](int64_t begin, int64_t end) {
-    kernel(at_element(grad, begin, size), at_element(saved, begin, size), at_element(dx, begin, size), end - begin,
-           call.params, stream);
+    const auto at = [&](auto elements) { return from_row(elements, begin, call.dtype).data; };
+    kernel(at(ConstRows{grad, 1}), at(ConstRows{saved, 1}), at(Rows{dx, 1}), end - begin, call.params, stream);
   });
 }
 
