@@ -27,11 +27,11 @@ struct ActivationBackwardNode : OpNode<ActivationBackwardNode> {
 };
 
 struct AutogradLayer {
-  static Tensor functional(const PlainOp& op, const ActivationSpec& spec, const Tensor& self) {
-    return record_functional(spec, self, [&] { return op.functional(below_autograd(op.keys), spec, self); });
+  static Tensor functional(DispatchKeySet keys, const ActivationSpec& spec, const Tensor& self) {
+    return record_functional(spec, self, [&] { return redispatch_activation(below_autograd(keys), spec, self); });
   }
 
-  static Tensor& in_place(const PlainOp& op, const ActivationSpec& spec, Tensor& self) {
+  static Tensor& in_place(DispatchKeySet keys, const ActivationSpec& spec, Tensor& self) {
     const bool requires_grad = needs_grad(self);
     check_inplace(self, requires_grad);
     check_in_place(info(spec.id).name, self);  // it is copied below
@@ -50,7 +50,7 @@ struct AutogradLayer {
     }
     {
       at::AutoDispatchBelowAutograd below;
-      op.in_place(below_autograd(op.keys), spec, self);
+      redispatch_activation_(below_autograd(keys), spec, self);
     }
     if (node) rebase_history(self, node);
     if (tangent) self._set_fw_grad(self._fw_grad(0).copy_(*tangent), 0, /*is_inplace_op=*/true);
@@ -60,27 +60,27 @@ struct AutogradLayer {
     return self;
   }
 
-  static Tensor& out(const PlainOp& op, const ActivationSpec& spec, const Tensor& self, Tensor& out) {
+  static Tensor& out(DispatchKeySet keys, const ActivationSpec& spec, const Tensor& self, Tensor& out) {
     check_out_without_grad(info(spec.id).name, self, out);
     at::AutoDispatchBelowAutograd below;
-    return op.out(below_autograd(op.keys), spec, self, out);
+    return redispatch_activation_out(below_autograd(keys), spec, self, out);
   }
 };
 
 // Counts the versions of what is written, so that autograd notices; refuses inference tensors outside inference mode.
 struct VersionLayer {
-  static Tensor& in_place(const PlainOp& op, const ActivationSpec& spec, Tensor& self) {
+  static Tensor& in_place(DispatchKeySet keys, const ActivationSpec& spec, Tensor& self) {
     {
       at::AutoDispatchBelowADInplaceOrView below;
-      op.in_place(op.keys & c10::after_ADInplaceOrView_keyset, spec, self);
+      redispatch_activation_(keys & c10::after_ADInplaceOrView_keyset, spec, self);
     }
     increment_version(self);
     return self;
   }
-  static Tensor& out(const PlainOp& op, const ActivationSpec& spec, const Tensor& self, Tensor& out) {
+  static Tensor& out(DispatchKeySet keys, const ActivationSpec& spec, const Tensor& self, Tensor& out) {
     {
       at::AutoDispatchBelowADInplaceOrView below;
-      op.out(op.keys & c10::after_ADInplaceOrView_keyset, spec, self, out);
+      redispatch_activation_out(keys & c10::after_ADInplaceOrView_keyset, spec, self, out);
     }
     increment_version(out);
     return out;

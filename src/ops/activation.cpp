@@ -4,8 +4,12 @@
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/nan_to_num.h>
 
+#include <array>
 #include <cmath>
 #include <limits>
+#include <optional>
+#include <string>
+#include <utility>
 
 #include "ops/batching.h"
 #include "ops/checks.h"
@@ -80,18 +84,106 @@ Tensor composite_gradient(const ActivationBackwardArguments& backward) {
 
 namespace {
 
+// The ops with as many parameters as there are indices, and kernels of theirs.
+template <class Indices>
+struct PlainOps;
+template <size_t... I>
+struct PlainOps<std::index_sequence<I...>> {
+  using Functional = Tensor(const Tensor&, Parameter<I>...);
+  using Out = Tensor&(const Tensor&, Parameter<I>..., Tensor&);
+  using InPlace = Tensor&(Tensor&, Parameter<I>...);
+
+  struct Handles {
+    c10::TypedOperatorHandle<Functional> functional;
+    c10::TypedOperatorHandle<Out> out;
+    c10::TypedOperatorHandle<InPlace> in_place;
+  };
+
+  template <class Function>
+  static c10::TypedOperatorHandle<Function> find(const std::string& name, const char* overload) {
+    return c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload).typed<Function>();
+  }
+
+  static const Handles& handles(Activation id) {
+    static const auto all = [] {
+      std::array<std::optional<Handles>, activation_count> found;
+      for (int i = 0; i < activation_count; ++i) {
+        const ActivationInfo& activation = info(static_cast<Activation>(i));
+        if (activation.parameters.size() != sizeof...(I)) continue;
+        const std::string name = std::string("fastops::") + activation.name;
+        found[i] = {find<Functional>(name, ""), find<Out>(name, "out"), find<InPlace>(name + "_", "")};
+      }
+      return found;
+    }();
+    return *all[static_cast<int>(id)];
+  }
+
+  static void impl(torch::Library& m, Activation id, const ActivationKernels& kernels) {
+    using Values = std::array<double, sizeof...(I)>;
+    const std::string name = info(id).name;
+    if (kernels.functional) {
+      m.impl(name.c_str(), [id, f = kernels.functional](DispatchKeySet keys, const Tensor& self, Parameter<I>... p) {
+        return f(keys, activation_spec(id, Values{p...}), self);
+      });
+    }
+    m.impl((name + ".out").c_str(),
+           [id, f = kernels.out](DispatchKeySet keys, const Tensor& self, Parameter<I>... p, Tensor& out) -> Tensor& {
+             return f(keys, activation_spec(id, Values{p...}), self, out);
+           });
+    m.impl((name + "_").c_str(),
+           [id, f = kernels.in_place](DispatchKeySet keys, Tensor& self, Parameter<I>... p) -> Tensor& {
+             return f(keys, activation_spec(id, Values{p...}), self);
+           });
+  }
+};
+
+}  // namespace
+
+Tensor call_activation(const ActivationSpec& spec, const Tensor& self) {
+  return with_parameters(spec.id, [&]<size_t... I>(std::index_sequence<I...> indices) {
+    return PlainOps<decltype(indices)>::handles(spec.id).functional.call(self, spec.values[I]...);
+  });
+}
+
+Tensor redispatch_activation(DispatchKeySet keys, const ActivationSpec& spec, const Tensor& self) {
+  return with_parameters(spec.id, [&]<size_t... I>(std::index_sequence<I...> indices) {
+    return PlainOps<decltype(indices)>::handles(spec.id).functional.redispatch(keys, self, spec.values[I]...);
+  });
+}
+
+Tensor& redispatch_activation_out(DispatchKeySet keys, const ActivationSpec& spec, const Tensor& self, Tensor& out) {
+  return with_parameters(spec.id, [&]<size_t... I>(std::index_sequence<I...> indices) -> Tensor& {
+    return PlainOps<decltype(indices)>::handles(spec.id).out.redispatch(keys, self, spec.values[I]..., out);
+  });
+}
+
+Tensor& redispatch_activation_(DispatchKeySet keys, const ActivationSpec& spec, Tensor& self) {
+  return with_parameters(spec.id, [&]<size_t... I>(std::index_sequence<I...> indices) -> Tensor& {
+    return PlainOps<decltype(indices)>::handles(spec.id).in_place.redispatch(keys, self, spec.values[I]...);
+  });
+}
+
+void impl_activations(torch::Library& m, const ActivationKernels& kernels) {
+  for (int i = 0; i < activation_count; ++i) {
+    const auto id = static_cast<Activation>(i);
+    with_parameters(id, [&](auto indices) { PlainOps<decltype(indices)>::impl(m, id, kernels); });
+  }
+}
+
+namespace {
+
 // Shapes only; serves symbolic sizes.
 struct MetaLayer {
-  static Tensor functional(const PlainOp&, const ActivationSpec& spec, const Tensor& self) {
+  static Tensor functional(DispatchKeySet, const ActivationSpec& spec, const Tensor& self) {
     check_tensor(info(spec.id).name, "self", self);
     return at::empty_like(self);
   }
-  static Tensor& out(const PlainOp&, const ActivationSpec& spec, const Tensor& self, Tensor& out) {
+  static Tensor& out(DispatchKeySet, const ActivationSpec& spec, const Tensor& self, Tensor& out) {
     check_tensor(info(spec.id).name, "self", self);
     prepare_out(info(spec.id).name, out, self);
     return out;
   }
-  static Tensor& in_place(const PlainOp&, const ActivationSpec& spec, Tensor& self) {
+  static Tensor& in_place(DispatchKeySet, const ActivationSpec& spec, Tensor& self) {
     check_in_place(info(spec.id).name, self);
     return self;
   }
@@ -99,51 +191,51 @@ struct MetaLayer {
 
 // Any device without kernels of its own.
 struct FallbackLayer {
-  static Tensor functional(const PlainOp&, const ActivationSpec& spec, const Tensor& self) {
+  static Tensor functional(DispatchKeySet, const ActivationSpec& spec, const Tensor& self) {
     check_tensor(info(spec.id).name, "self", self);
     note_fallback(info(spec.id).name, self);
     // identity's formula is its argument, which an op must not return
     return spec.id == Activation::identity ? self.clone() : composite_activation(spec, self);
   }
-  static Tensor& out(const PlainOp& op, const ActivationSpec& spec, const Tensor& self, Tensor& out) {
+  static Tensor& out(DispatchKeySet keys, const ActivationSpec& spec, const Tensor& self, Tensor& out) {
     check_tensor(info(spec.id).name, "self", self);
     prepare_out(info(spec.id).name, out, self);
-    out.copy_(functional(op, spec, self));
+    out.copy_(functional(keys, spec, self));
     return out;
   }
-  static Tensor& in_place(const PlainOp& op, const ActivationSpec& spec, Tensor& self) {
+  static Tensor& in_place(DispatchKeySet keys, const ActivationSpec& spec, Tensor& self) {
     check_in_place(info(spec.id).name, self);
-    self.copy_(functional(op, spec, self));
+    self.copy_(functional(keys, spec, self));
     return self;
   }
 };
 
 // vmap: the op itself, on the tensor with its batch dimension.
 struct BatchedLayer {
-  static Tensor functional(const PlainOp& op, const ActivationSpec& spec, const Tensor& self) {
-    return batched_by_row([&](const Tensor& x) { return op.call(spec, x); }, self);
+  static Tensor functional(DispatchKeySet, const ActivationSpec& spec, const Tensor& self) {
+    return batched_by_row([&](const Tensor& x) { return call_activation(spec, x); }, self);
   }
-  static Tensor& out(const PlainOp&, const ActivationSpec& spec, const Tensor&, Tensor&) {
+  static Tensor& out(DispatchKeySet, const ActivationSpec& spec, const Tensor&, Tensor&) {
     TORCH_CHECK(false, "fastops.", info(spec.id).name, ": out= is not supported under vmap, as in PyTorch");
   }
   // On a copy, as autograd at an outer level may keep the argument. It is added to -0, which changes no number: what
   // functionalization makes of copy_ has no forward mode.
-  static Tensor& in_place(const PlainOp& op, const ActivationSpec& spec, Tensor& self) {
+  static Tensor& in_place(DispatchKeySet keys, const ActivationSpec& spec, Tensor& self) {
     check_in_place(info(spec.id).name, self);
-    const Tensor result = functional(op, spec, self.clone());
+    const Tensor result = functional(keys, spec, self.clone());
     return self.fill_(-0.0).add_(result);
   }
 };
 
 // functionalization (torch.compile, torch.func.functionalize): the in-place form becomes the functional one.
 struct FunctionalizeLayer {
-  static Tensor& in_place(const PlainOp& op, const ActivationSpec& spec, Tensor& self) {
+  static Tensor& in_place(DispatchKeySet, const ActivationSpec& spec, Tensor& self) {
     check_in_place(info(spec.id).name, self);
-    return functionalized([&](const Tensor& x) { return op.call(spec, x); }, self, self);
+    return functionalized([&](const Tensor& x) { return call_activation(spec, x); }, self, self);
   }
-  static Tensor& out(const PlainOp& op, const ActivationSpec& spec, const Tensor& self, Tensor& out) {
+  static Tensor& out(DispatchKeySet, const ActivationSpec& spec, const Tensor& self, Tensor& out) {
     check_out(info(spec.id).name, out, self);
-    return functionalized([&](const Tensor& x) { return op.call(spec, x); }, out, self);
+    return functionalized([&](const Tensor& x) { return call_activation(spec, x); }, out, self);
   }
 };
 

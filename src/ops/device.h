@@ -167,21 +167,21 @@ auto guard_for(const Tensor& tensor) {
 // The layer of impl_activations.
 template <class Device>
 struct ActivationLayer {
-  static Tensor functional(const PlainOp&, const ActivationSpec& spec, const Tensor& self) {
+  static Tensor functional(DispatchKeySet, const ActivationSpec& spec, const Tensor& self) {
     check_tensor(info(spec.id).name, "self", self);
     [[maybe_unused]] const auto guard = guard_for<Device>(self);
     Tensor result = Device::empty_like(self);
     activate<Device>(spec, self, result);
     return result;
   }
-  static Tensor& out(const PlainOp&, const ActivationSpec& spec, const Tensor& self, Tensor& out) {
+  static Tensor& out(DispatchKeySet, const ActivationSpec& spec, const Tensor& self, Tensor& out) {
     check_tensor(info(spec.id).name, "self", self);
     prepare_out(info(spec.id).name, out, self);
     [[maybe_unused]] const auto guard = guard_for<Device>(self);
     activate<Device>(spec, self, out);
     return out;
   }
-  static Tensor& in_place(const PlainOp&, const ActivationSpec& spec, Tensor& self) {
+  static Tensor& in_place(DispatchKeySet, const ActivationSpec& spec, Tensor& self) {
     check_in_place(info(spec.id).name, self);
     [[maybe_unused]] const auto guard = guard_for<Device>(self);
     activate<Device>(spec, self, self);

@@ -48,14 +48,13 @@ void check_parameters(Activation id, const py::args& arguments) {
 }
 
 // fastops.relu(self), ...
-template <Activation id, size_t... I>
-void define_activation(py::module_& m, std::index_sequence<I...>) {
-  constexpr auto call = [](const Tensor& self, detail::Parameter<I>... p) -> Tensor {
-    return detail::Typed<id, std::index_sequence<I...>>::functional_handle().call(self, p...);
-  };
-  m.def(info(id).name, wrap_pybind_function_no_gil(+call));
+template <size_t... I>
+void define_activation(py::module_& m, Activation id, std::index_sequence<I...>) {
+  m.def(info(id).name, wrap_pybind_function_no_gil([id](const Tensor& self, Parameter<I>... p) {
+          return call_activation({id, {p...}}, self);
+        }));
   // Comes second: where the arguments are of other types, which pybind11 may yet convert.
-  m.def(info(id).name, [](const py::args& arguments) {
+  m.def(info(id).name, [id](const py::args& arguments) {
     check_parameters(id, arguments);
     throw py::reference_cast_error();
   });
@@ -179,10 +178,10 @@ PYBIND11_MODULE(_C, m) {
   m.attr("compiler") = c10::str("msvc ", _MSC_VER);
 #endif
   // As torch.ops.fastops.*; they release the GIL.
-#define FASTOPS_DEFINE(name, A, parameters, ...) \
-  define_activation<Activation::name>(m, std::make_index_sequence<detail::count_parameters(parameters)>{});
-  FASTOPS_ACTIVATIONS(FASTOPS_DEFINE)
-#undef FASTOPS_DEFINE
+  for (int i = 0; i < activation_count; ++i) {
+    const auto id = static_cast<Activation>(i);
+    with_parameters(id, [&](auto indices) { define_activation(m, id, indices); });
+  }
   m.def("initialize_plain", &plain::initialize);
   m.def("add_plain_class", &plain::add_class);
   m.def("mlp_of_modules", wrap_pybind_function(mlp_of_modules));
