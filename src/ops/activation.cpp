@@ -108,9 +108,9 @@ struct PlainOps<std::index_sequence<I...>> {
     static const auto all = [] {
       std::array<std::optional<Handles>, activation_count> found;
       for (int i = 0; i < activation_count; ++i) {
-        const ActivationInfo& activation = info(static_cast<Activation>(i));
-        if (activation.parameters.size() != sizeof...(I)) continue;
-        const std::string name = std::string("fastops::") + activation.name;
+        const auto id = static_cast<Activation>(i);
+        if (parameter_count(id) != sizeof...(I)) continue;
+        const std::string name = std::string("fastops::") + info(id).name;
         found[i] = {find<Functional>(name, ""), find<Out>(name, "out"), find<InPlace>(name + "_", "")};
       }
       return found;

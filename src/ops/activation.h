@@ -43,7 +43,7 @@ template <size_t>
 using Parameter = double;
 template <class F>
 decltype(auto) with_parameters(Activation id, F f) {
-  switch (info(id).parameters.size()) {
+  switch (parameter_count(id)) {
     case 0:
       return f(std::index_sequence<>());
     case 1:

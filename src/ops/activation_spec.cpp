@@ -1,5 +1,6 @@
 #include "ops/activation_spec.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 
@@ -40,16 +41,14 @@ std::string describe(const ActivationInfo& entry, c10::ArrayRef<double> params) 
   return text;
 }
 
-ActivationSpec checked(std::string_view op, Activation id, c10::ArrayRef<double> params) {
-  const ActivationInfo& entry = info(id);
-  ActivationSpec spec{id, {0, 0}};
-  for (size_t i = 0; i < entry.parameters.size(); ++i) {
-    spec.values[i] = params.empty() ? entry.parameters[i].default_value : params[i];
-  }
-  const bool valid = visit(id, [&](auto activation) { return decltype(activation)::valid(spec.params()); });
-  TORCH_CHECK_VALUE(valid, "fastops.", op, ": ", entry.name, " needs ", entry.constraint, ", but got ",
+bool is_valid(const ActivationSpec& spec) {
+  return visit(spec.id, [&](auto activation) { return decltype(activation)::valid(spec.params()); });
+}
+
+[[noreturn]] void throw_invalid(std::string_view op, const ActivationSpec& spec) {
+  const ActivationInfo& entry = info(spec.id);
+  TORCH_CHECK_VALUE(false, "fastops.", op, ": ", entry.name, " needs ", entry.constraint, ", but got ",
                     describe(entry, parameters(spec)));
-  return spec;
 }
 
 }  // namespace
@@ -64,14 +63,22 @@ ActivationSpec activation_spec(std::string_view op, std::string_view name, c10::
     TORCH_CHECK_VALUE(params.empty() || params.size() == entry.parameters.size(), "fastops.", op, ": ", name, " takes ",
                       entry.parameters.size(), " parameters (", *entry.schema ? entry.schema : "none", "), but ",
                       prefix, "params has ", params.size());
-    return checked(op, static_cast<Activation>(i), params);
+    ActivationSpec spec{static_cast<Activation>(i), {0, 0}};
+    for (size_t k = 0; k < entry.parameters.size(); ++k) {
+      spec.values[k] = params.empty() ? entry.parameters[k].default_value : params[k];
+    }
+    if (!is_valid(spec)) throw_invalid(op, spec);
+    return spec;
   }
   TORCH_CHECK_VALUE(false, "fastops.", op, ": unknown ", prefix, "activation '", name, "'; it must be one of ",
                     known_names());
 }
 
 ActivationSpec activation_spec(Activation id, c10::ArrayRef<double> params) {
-  return checked(info(id).name, id, params);
+  ActivationSpec spec{id, {0, 0}};
+  std::copy(params.begin(), params.end(), spec.values.begin());
+  if (!is_valid(spec)) throw_invalid(info(id).name, spec);
+  return spec;
 }
 
 bool output_suffices(const ActivationSpec& spec) {

@@ -16,6 +16,19 @@
 
 namespace fastops {
 
+// How many parameters an activation has: 0 to 2.
+constexpr size_t parameter_count(Activation id) {
+  constexpr auto count = [](std::string_view schema) {
+    size_t parameters = 0;
+    for (size_t at = schema.find("float "); at != schema.npos; at = schema.find("float ", at + 1)) ++parameters;
+    return parameters;
+  };
+#define FASTOPS_COUNT_PARAMETERS(name, A, parameters, ...) count(parameters),
+  constexpr std::array<size_t, activation_count> counts = {FASTOPS_ACTIVATIONS(FASTOPS_COUNT_PARAMETERS)};
+#undef FASTOPS_COUNT_PARAMETERS
+  return counts[static_cast<size_t>(id)];
+}
+
 struct ActivationSpec {
   Activation id;
   std::array<double, 2> values;  // those that the activation lacks are 0
@@ -50,7 +63,7 @@ FASTOPS_API ActivationSpec activation_spec(Activation id, c10::ArrayRef<double> 
 
 // The parameters that the activation has, in order.
 inline c10::ArrayRef<double> parameters(const ActivationSpec& spec) {
-  return {spec.values.data(), info(spec.id).parameters.size()};
+  return {spec.values.data(), parameter_count(spec.id)};
 }
 
 // Whether the derivative can be had from the output; and whether it is also as exact where that has this dtype.

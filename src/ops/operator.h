@@ -111,9 +111,9 @@ template <class Op, auto kernel>
 void implement(torch::Library& m) {
   using Kernel = detail::Kernel<Op, kernel, Signature<Op>>;
   if constexpr (std::is_invocable_v<decltype(kernel), c10::DispatchKeySet, const Op&>) {
-    m.impl(Op::name, TORCH_FN(Kernel::run_with_keys));
+    m.impl(Op::name, &Kernel::run_with_keys);
   } else {
-    m.impl(Op::name, TORCH_FN(Kernel::run));
+    m.impl(Op::name, &Kernel::run);
   }
 }
 

@@ -332,12 +332,10 @@ void pack_tiles(ConstRows matrix, int64_t depth, int64_t rows, void* packed, voi
 // or less at the end of a row.
 template <class Storage>
 Packet<Storage> load_computed(const Compute<Storage>* p, int64_t count) {
-  using Base = typename Packet<Storage>::Number::Base;
   constexpr int64_t width = Packet<Storage>::Number::width;
   Packet<Storage> out;
   for (int k = 0; k < Packet<Storage>::parts; ++k) {
-    const int64_t n = std::clamp<int64_t>(count - k * width, 0, width);
-    out.part[k] = n == width ? Base::loadu(p + k * width) : Base::loadu(p + k * width, n);
+    out.part[k] = load_part(p + k * width, std::clamp<int64_t>(count - k * width, 0, width));
   }
   return out;
 }
@@ -345,12 +343,7 @@ template <class Storage>
 void store_computed(const Packet<Storage>& value, Compute<Storage>* p, int64_t count) {
   constexpr int64_t width = Packet<Storage>::Number::width;
   for (int k = 0; k < Packet<Storage>::parts; ++k) {
-    const int64_t n = std::clamp<int64_t>(count - k * width, 0, width);
-    if (n == width) {
-      value.part[k].v.store(p + k * width);
-    } else {
-      value.part[k].v.store(p + k * width, static_cast<int>(n));
-    }
+    store_part(value.part[k].v, p + k * width, std::clamp<int64_t>(count - k * width, 0, width));
   }
 }
 
@@ -364,9 +357,9 @@ void for_each_sum(const Block& block, Step step) {
   constexpr int64_t width = Packet<Storage>::width;
   constexpr int64_t rows_ahead = 8;
   for (int64_t r = 0; r < block.rows; ++r) {
-    const auto call = [&](int64_t i, auto count) {
+    for (int64_t i = 0; i < block.columns; i += width) {
+      const int64_t count = std::min(width, block.columns - i);
       const int64_t c = block.column + i;
-      const auto whole = [&] { return count == width; };
       step(
           [&](int s) {
             return load_computed<Storage>(static_cast<const S*>(block.sums[s]) + r * block.stride + i, count);
@@ -374,13 +367,13 @@ void for_each_sum(const Block& block, Step step) {
           [&](ConstRows rows) {
             const Storage* p = row<Storage>(rows, block.row + r) + c;
             __builtin_prefetch(p + rows_ahead * rows.stride);
-            return whole() ? Packet<Storage>::load(p) : Packet<Storage>::load(p, count);
+            return Packet<Storage>::load(p, count);
           },
           [&](const Packet<Storage>& value, Rows rows) {
             if (!rows.data) return;
             Storage* p = row<Storage>(rows, block.row + r) + c;
             __builtin_prefetch(p + rows_ahead * rows.stride, 1);
-            whole() ? value.store(p) : value.store(p, count);
+            value.store(p, count);
           },
           [&](const Packet<Storage>& value, Rows rows) {
             if (!rows.data) return;
@@ -388,10 +381,7 @@ void for_each_sum(const Block& block, Step step) {
             __builtin_prefetch(p + rows_ahead * rows.stride, 1);
             store_computed<Storage>(value, p, count);
           });
-    };
-    int64_t i = 0;
-    for (; i + width <= block.columns; i += width) call(i, std::integral_constant<int64_t, width>());
-    if (i < block.columns) call(i, block.columns - i);
+    }
   }
 }
 

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 #include "activations/functions.h"
@@ -83,6 +84,57 @@ inline activations::Normal<Vec<float>> normal(Vec<float> x) {
 template <class Storage>
 using Compute = std::conditional_t<std::is_same_v<Storage, double>, double, float>;
 
+// Copies `count` numbers, fewer than 2 * piece, without a loop or a call.
+template <int64_t piece, class S>
+void copy_part(const S* from, S* to, int64_t count) {
+  if constexpr (piece > 0) {
+    const int64_t n = count & piece;
+    if (n) std::memcpy(to, from, piece * sizeof(S));
+    copy_part<piece / 2>(from + n, to + n, count);
+  }
+}
+
+// The first `count` numbers, at most a vector's; the others are 0. Nearly always it is all of them. Where it is not, no
+// function is called: that would cost the registers of the loop that this is part of.
+template <class S>
+Vectorized<S> load_part(const S* p, int64_t count) {
+  constexpr int64_t width = Vectorized<S>::size();
+  if (count == width) [[likely]]
+    return Vectorized<S>::loadu(p);
+#if defined(CPU_CAPABILITY_AVX512)
+  return Vectorized<S>::loadu(p, count);
+#else
+  alignas(64) S part[width] = {};
+  copy_part<width / 2>(p, part, count);
+  return Vectorized<S>::loadu(part);
+#endif
+}
+template <class S>
+void store_part(Vectorized<S> v, S* p, int64_t count) {
+  constexpr int64_t width = Vectorized<S>::size();
+  if (count == width) [[likely]]
+    return v.store(p);
+#if defined(CPU_CAPABILITY_AVX512)
+  v.store(p, static_cast<int>(count));
+#else
+  alignas(64) S part[width];
+  v.store(part);
+  copy_part<width / 2>(part, p, count);
+#endif
+}
+#if defined(CPU_CAPABILITY_AVX2)
+inline __m256i first(int64_t count) {
+  alignas(64) static constexpr int32_t ones[16] = {-1, -1, -1, -1, -1, -1, -1, -1};
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(ones + 8 - count));
+}
+inline Floats load_part(const float* p, int64_t count) {
+  return count == Floats::size() ? Floats::loadu(p) : Floats(_mm256_maskload_ps(p, first(count)));
+}
+inline Doubles load_part(const double* p, int64_t count) {
+  return count == Doubles::size() ? Doubles::loadu(p) : Doubles(_mm256_maskload_pd(p, first(2 * count)));
+}
+#endif
+
 // As many numbers as one vector of the storage type holds: one Vec, or two for the 16-bit types.
 template <class Storage>
 struct Packet {
@@ -93,10 +145,9 @@ struct Packet {
 
   Number part[parts];
 
-  static Packet load(const Storage* p) { return from(Stored::loadu(p)); }
-  static Packet load(const Storage* p, int64_t count) { return from(Stored::loadu(p, count)); }
-  void store(Storage* p) const { stored().store(p); }
-  void store(Storage* p, int64_t count) const { stored().store(p, static_cast<int>(count)); }
+  // The first `count` numbers, at most `width`; the others are 0.
+  static Packet load(const Storage* p, int64_t count) { return from(load_part(p, count)); }
+  void store(Storage* p, int64_t count) const { store_part(stored(), p, count); }
   // Past the caches where the instruction set can do that, once all is written and stream_end() called; p is aligned.
   void stream(Storage* p) const {
 #if defined(CPU_CAPABILITY_AVX512)
@@ -104,7 +155,7 @@ struct Packet {
 #elif defined(CPU_CAPABILITY_AVX2)
     _mm256_stream_si256(reinterpret_cast<__m256i*>(p), std::bit_cast<__m256i>(stored()));
 #else
-    store(p);
+    store(p, width);
 #endif
   }
 
@@ -141,42 +192,36 @@ inline void stream_end() {
 }
 
 // y[i] = f(x[i]...) for n elements; with `stream`, written past the caches. The first and the last ones go through the
-// same vector code as the others: a result never depends on its place in the tensor.
+// same code as the others: a result never depends on its place in the tensor.
 template <class Storage, class F, class... In>
 void transform(bool stream, int64_t n, F f, Storage* y, const In*... x) {
   using P = Packet<Storage>;
-  int64_t i = 0;
-  const auto part = [&](int64_t count) {
-    if (count > 0) apply<Storage>(f, P::load(x + i, count)...).store(y + i, count);
-    i += count;
-  };
-  if (stream) {
-    constexpr int64_t bytes = P::width * sizeof(Storage);
-    const int64_t beyond = static_cast<int64_t>(reinterpret_cast<uintptr_t>(y) % bytes);
-    part(std::min<int64_t>(n, (bytes - beyond) % bytes / sizeof(Storage)));
-    for (; i + P::width <= n; i += P::width) apply<Storage>(f, P::load(x + i)...).stream(y + i);
-    stream_end();
-  } else {
-    for (; i + P::width <= n; i += P::width) apply<Storage>(f, P::load(x + i)...).store(y + i);
+  constexpr int64_t bytes = P::width * sizeof(Storage);
+  // With `stream`, the first packet ends where y is aligned.
+  int64_t count = P::width;
+  if (stream) count -= static_cast<int64_t>(reinterpret_cast<uintptr_t>(y) % bytes / sizeof(Storage));
+  for (int64_t i = 0; i < n; i += count, count = P::width) {
+    count = std::min(count, n - i);
+    const P result = apply<Storage>(f, P::load(x + i, count)...);
+    if (stream && count == P::width) {
+      result.stream(y + i);
+    } else {
+      result.store(y + i, count);
+    }
   }
-  part(n - i);
+  if (stream) stream_end();
 }
 
 // Calls step(i, load, store) for each packet of a row of n elements; load and store take part of a packet at the end.
-// The last elements go through the same vector code as the others: a result never depends on its place in the row.
+// The last elements go through the same code as the others: a result never depends on its place in the row.
 template <class Storage, class Step>
 void for_each_packet(int64_t n, Step step) {
-  constexpr int64_t width = Packet<Storage>::width;
-  int64_t i = 0;
-  for (; i + width <= n; i += width) {
+  using P = Packet<Storage>;
+  for (int64_t i = 0; i < n; i += P::width) {
+    const int64_t count = std::min(P::width, n - i);
     step(
-        i, [i](const Storage* p) { return Packet<Storage>::load(p + i); },
-        [i](const Packet<Storage>& value, Storage* p) { value.store(p + i); });
-  }
-  if (const int64_t count = n - i; count > 0) {
-    step(
-        i, [i, count](const Storage* p) { return Packet<Storage>::load(p + i, count); },
-        [i, count](const Packet<Storage>& value, Storage* p) { value.store(p + i, count); });
+        i, [i, count](const Storage* p) { return P::load(p + i, count); },
+        [i, count](const P& value, Storage* p) { value.store(p + i, count); });
   }
 }
 
