@@ -100,7 +100,7 @@ class Room::Leaving {
   void add(MemoryBlock* block) { blocks_.add(block); }
 
  private:
-  List<&MemoryBlock::by_age> blocks_;
+  BlockList<&MemoryBlock::by_age> blocks_;
 };
 
 Room& Room::instance() {

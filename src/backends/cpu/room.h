@@ -62,7 +62,7 @@ struct alignas(cache_line) Desk {
 };
 
 template <Link MemoryBlock::* link>
-class List {
+class BlockList {
  public:
   MemoryBlock* newest() const { return newest_; }
   MemoryBlock* oldest() const { return oldest_; }
@@ -114,7 +114,7 @@ class Room {
 
  private:
   using Clock = std::chrono::steady_clock;
-  using BlocksOfSize = List<&MemoryBlock::of_size>;
+  using BlocksOfSize = BlockList<&MemoryBlock::of_size>;
   class Leaving;
 
   Room();
@@ -134,7 +134,7 @@ class Room {
   std::atomic<size_t> limit_;
   std::atomic<size_t> kept_ = 0;  // in lists and on desks, with what desks have lent
   c10::Allocator* allocator_ = nullptr;
-  List<&MemoryBlock::by_age> by_age_;
+  BlockList<&MemoryBlock::by_age> by_age_;
   std::array<BlocksOfSize, 8 * (std::numeric_limits<size_t>::digits - std::bit_width(least_bytes) + 1)> of_size_;
   size_t reused_ = 0, allocated_ = 0, released_ = 0;
   std::array<Desk, 64> desks_;
