@@ -116,6 +116,19 @@ def test_library_of_another_torch(fact: str, change: str, run: Run, site: Path) 
     assert result.stdout == "False False\n"
 
 
+def test_info_of_libraries(run: Run, site: Path) -> None:
+    """info() has the versions in order, the distribution, and a library of kernels that nothing has loaded."""
+    for minor in ("2.100", "2.99"):
+        (site / f"fastops/torch-{minor}").mkdir()
+    (site / "fastops/libfastops_cuda.so").write_text("a GPU's")
+    record(site, "fastops-torch", fastops.__version__, "_activations.py")
+    output = run("import fastops; print(fastops.info())").stdout.splitlines()
+    assert f"libraries_for_torch: {MINOR}, 2.99, 2.100" in output
+    assert f"installed_as: fastops-torch {fastops.__version__} in {site}" in output
+    assert f"kernels for cuda: not loaded, as libfastops was built without {site}/fastops/libfastops_cuda.so" in output
+    assert "kernels for hip: none, as this fastops was built without them" in output
+
+
 # ---- other distributions ----
 
 

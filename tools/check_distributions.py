@@ -69,7 +69,7 @@ def check_wheel(file: Path) -> str:
         names = [PurePosixPath(name) for name in archive.namelist()]
         inside = [name.relative_to("fastops") for name in names if name.parts[0] == "fastops"]
         check_presence(IN_WHEEL, map(str, inside))
-        folders = {name.parts[0] for name in inside if name.parts[0].startswith("torch-")}
+        folders = {name.parts[0] for name in inside if len(name.parts) > 1 and name.parts[0].startswith("torch-")}
         check_presence((f"{folder}/{name}" for folder in folders for name in FOR_A_TORCH), map(str, inside))
         for library in (name for name in names if ".so" in name.name):
             of_torch = library.parent.name in folders
