@@ -7,6 +7,7 @@ another. The modules of the right one, ``_C`` and ``_build``, become the package
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -19,9 +20,11 @@ _package = sys.modules["fastops"]
 
 def folders() -> dict[str, Path]:
     """Where the native libraries are, by the minor version of torch that they were built for: of every one."""
-    found = [folder for place in _package.__path__ for folder in Path(place).glob("torch-*.*") if folder.is_dir()]
-    by_minor = {folder.name.removeprefix("torch-"): folder for folder in found}
-    return dict(sorted(by_minor.items(), key=lambda item: [int(part) for part in item[0].split(".")]))
+    found = {}
+    for folder in (folder for place in _package.__path__ for folder in Path(place).glob("torch-*")):
+        if match := re.fullmatch(r"torch-(\d+)\.(\d+)", folder.name):
+            found[int(match[1]), int(match[2])] = folder
+    return {f"{major}.{minor}": found[major, minor] for major, minor in sorted(found)}
 
 
 def _minor(version: str) -> str:
