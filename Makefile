@@ -1,12 +1,20 @@
 # Development tasks. Needs python3 (with venv), a C++20 compiler and git; everything else is installed into .venv.
 #
 # TORCH   what pip installs as torch: by default the version in pyproject.toml; for example TORCH=torch==2.11.0
+# DIST    the name of the wheel that `make wheel` builds: by default that in pyproject.toml, as for PyPI
+# WHEEL_TORCH  the releases of torch that it is for beside TORCH
 # WERROR  1 to treat compiler warnings as errors and to check the standard library's preconditions, as CI does
 # ARGS    further arguments for the program that a target runs: make test ARGS="-k softshrink"
 PYTHON ?= python3
 TORCH ?= --group torch
+DIST ?= $(shell sed -n 's/^name = "\(.*\)"/\1/p' pyproject.toml)
+WHEEL_TORCH ?= $(newest_torch)
 WERROR ?=
 ARGS ?=
+
+# The newest release of each minor's beginning that a release of fastops is for; the group torch has another.
+older_torch := 2.11.0 2.12.0 2.14.0
+newest_torch := 2.15.0
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -27,7 +35,7 @@ fastops := $(stamps)/fastops$(if $(filter-out 0,$(WERROR)),-werror)
 sources := $(shell find CMakeLists.txt pyproject.toml cmake src tools python -type f -not -name '*.pyc')
 cxx_sources = $(shell find src examples tools -name '*.cpp' -o -name '*.h' -o -name '*.hpp' -o -name '*.hip')
 
-.PHONY: help build test fuzz strangers demo bench gpu gpu-check gpu-mutations sanitize format lint mypy sdist wheel metal-check metal-symbols backend-check clean
+.PHONY: help build test fuzz strangers demo bench gpu gpu-check gpu-mutations sanitize format lint mypy sdist wheel wheel-matrix metal-check metal-symbols backend-check clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1 /p' $(MAKEFILE_LIST) | while read -r name text; do printf '%-13s %s\n' "$$name" "$$text"; done
@@ -93,18 +101,20 @@ sdist: $(stamps)/build $(stamps)/wheel ## Build the source distribution into dis
 	$(bin)/python tools/check_distributions.py dist/*.tar.gz
 
 # Uses what `build` compiled; the check of the source distribution is that it has the same files.
-wheel: build sdist ## Build the Linux wheel into wheelhouse/ and try it in a clean environment
-	rm -rf build/wheel wheelhouse
-	$(bin)/python -m pip wheel --no-build-isolation --no-deps $(werror) --wheel-dir build/wheel .
-	PATH="$(CURDIR)/$(bin):$$PATH" auditwheel repair --exclude 'libtorch*.so*' --exclude 'libc10*.so*' \
-	  --exclude 'libgomp*.so*' --wheel-dir wheelhouse build/wheel/*.whl
-	PATH="$(CURDIR)/$(bin):$$PATH" python tools/check_distributions.py wheelhouse/*.whl
+wheel: build sdist ## Build the Linux wheel, for TORCH and WHEEL_TORCH, into wheelhouse/ and try it in a clean environment
+	BUILD_OPTIONS="$(werror)" tools/build_wheel.sh wheelhouse $(DIST) $(WHEEL_TORCH)
 	clean=$$(mktemp -d); trap 'rm -rf "$$clean"' EXIT; \
 	$(PYTHON) -m venv --without-pip "$$clean/venv"; \
 	$(bin)/python -m pip --python "$$clean/venv/bin/python" install --no-compile $(TORCH) wheelhouse/*.whl; \
 	cd "$$clean"; \
 	venv/bin/python -m fastops; \
 	venv/bin/python "$(CURDIR)/tools/smoke_test.py"
+
+# SUITE: with which of them all tests are run. Each takes 5 GB while it is tried.
+wheel-matrix: WHEEL_TORCH = $(older_torch) $(newest_torch)
+wheel-matrix: wheel ## Try a wheel for every torch beside each, from PyPI; all tests with some: SUITE="2.11.0 2.13.0 2.15.0"
+	$(bin)/python tools/wheel_matrix.py --wheels wheelhouse --name $(DIST) --suite $(SUITE) -- $(sort $(WHEEL_TORCH) \
+	  $(shell sed -n 's/^torch = \["torch==\(.*\)"\]/\1/p' pyproject.toml))
 
 # Kernels, host code and tests of the Apple GPU backend, on a stand-in for the device: tests/metal/README.md.
 metal-check: build $(stamps)/test ## Check the Metal backend on Linux, without a Mac; needs clang-19; a part: ARGS=quick
@@ -143,5 +153,6 @@ $(stamps)/test: $(torch) pyproject.toml
 $(fastops): $(torch) $(stamps)/build $(sources)
 	rm -f $(stamps)/fastops*
 	touch $@.started
+	test ! -e $(bin)/../lib/python*/site-packages/fastops-*.dist-info || $(bin)/python -m pip uninstall --yes fastops # as it was called before
 	$(pip) --no-build-isolation --no-deps $(werror) --editable .
 	mv $@.started $@

@@ -23,9 +23,12 @@ set(package_dir fastops/share/cmake/fastops)
 set_target_properties(libfastops PROPERTIES EXPORT_NAME fastops)
 target_include_directories(libfastops INTERFACE $<INSTALL_INTERFACE:fastops/include>)
 target_compile_features(libfastops INTERFACE cxx_std_20)
-install(EXPORT fastops-targets NAMESPACE fastops:: DESTINATION ${package_dir})
+install(EXPORT fastops-targets NAMESPACE fastops:: DESTINATION ${torch_folder}/cmake)
+if(NOT FASTOPS_KERNELS)
+  install(EXPORT fastops-kernels NAMESPACE fastops:: DESTINATION ${package_dir})
+endif()
 configure_package_config_file(cmake/fastopsConfig.cmake.in ${CMAKE_CURRENT_BINARY_DIR}/fastopsConfig.cmake
   INSTALL_DESTINATION ${package_dir} NO_SET_AND_CHECK_MACRO)
 write_basic_package_version_file(${CMAKE_CURRENT_BINARY_DIR}/fastopsConfigVersion.cmake COMPATIBILITY SameMinorVersion)
-install(FILES cmake/torch.cmake ${CMAKE_CURRENT_BINARY_DIR}/fastopsConfig.cmake
+install(FILES cmake/torch.cmake cmake/torch_facts.py ${CMAKE_CURRENT_BINARY_DIR}/fastopsConfig.cmake
   ${CMAKE_CURRENT_BINARY_DIR}/fastopsConfigVersion.cmake DESTINATION ${package_dir})

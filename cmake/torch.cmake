@@ -1,14 +1,18 @@
-# The torch that the interpreter imports, as targets: torch_headers, torch_libraries, torch_python. TORCH_VERSION is set.
+# The torch that the interpreter imports, as targets: torch_headers, torch_libraries, torch_python. TORCH_VERSION,
+# TORCH_MINOR ("2.13"), TORCH_CXX11_ABI, TORCH_DEBUG and TORCH_GPU are set.
 #
 # Not find_package(Torch): for a CUDA or ROCm build of torch that wants the whole toolkit, which a CPU build of fastops
 # does without.
+set(FASTOPS_TORCH_ROOT "$ENV{FASTOPS_TORCH_ROOT}" CACHE PATH
+  "Another torch than the one that is imported: its folder, of which version.py and include/ are enough on Linux")
 execute_process(
-  COMMAND ${Python_EXECUTABLE} -c
-          "import torch, os; print(torch.__version__, int(torch._C._GLIBCXX_USE_CXX11_ABI), os.path.dirname(torch.__file__).replace(os.sep, '/'), sep=';', end='')"
+  COMMAND ${Python_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/torch_facts.py ${FASTOPS_TORCH_ROOT}
   OUTPUT_VARIABLE torch_facts
   RESULT_VARIABLE torch_missing
-  ERROR_QUIET)
-if(torch_missing)
+  ERROR_VARIABLE torch_error)
+if(torch_missing AND FASTOPS_TORCH_ROOT)
+  message(FATAL_ERROR "FASTOPS_TORCH_ROOT, ${FASTOPS_TORCH_ROOT}, is not the folder of a torch:\n${torch_error}")
+elseif(torch_missing)
   message(FATAL_ERROR
     "fastops is built against the torch that you have, but ${Python_EXECUTABLE} cannot import torch.\n"
     "Install torch first, then build without isolation:\n"
@@ -16,8 +20,11 @@ if(torch_missing)
     "  pip install --no-build-isolation .")
 endif()
 list(GET torch_facts 0 TORCH_VERSION)
-list(GET torch_facts 1 torch_cxx11_abi)
-list(GET torch_facts 2 torch_root)
+list(GET torch_facts 1 TORCH_CXX11_ABI)
+list(GET torch_facts 2 TORCH_DEBUG)
+list(GET torch_facts 3 TORCH_GPU)
+list(GET torch_facts 4 torch_root)
+string(REGEX MATCH "^[0-9]+\\.[0-9]+" TORCH_MINOR "${TORCH_VERSION}")
 if(TORCH_VERSION VERSION_LESS 2.11)
   message(FATAL_ERROR "fastops needs torch 2.11 or newer, but found ${TORCH_VERSION} in ${torch_root}.")
 endif()
@@ -26,11 +33,24 @@ message(STATUS "torch ${TORCH_VERSION} in ${torch_root}")
 add_library(torch_headers INTERFACE)
 target_include_directories(torch_headers SYSTEM INTERFACE ${torch_root}/include
                                                           ${torch_root}/include/torch/csrc/api/include)
-target_compile_definitions(torch_headers INTERFACE _GLIBCXX_USE_CXX11_ABI=${torch_cxx11_abi})
+target_compile_definitions(torch_headers INTERFACE _GLIBCXX_USE_CXX11_ABI=${TORCH_CXX11_ABI})
 
+# Where there are headers alone, an empty library that has the name stands for torch's: which symbols torch has is seen
+# where it is loaded.
 function(find_torch_library name)
-  find_library(torch_${name}_path ${name} PATHS ${torch_root}/lib NO_DEFAULT_PATH REQUIRED)
-  target_link_libraries(${ARGV1} INTERFACE ${torch_${name}_path})
+  find_library(torch_${name}_path ${name} PATHS ${torch_root}/lib NO_DEFAULT_PATH)
+  set(library ${torch_${name}_path})
+  if(NOT library AND FASTOPS_TORCH_ROOT AND CMAKE_SYSTEM_NAME STREQUAL "Linux")
+    set(library ${CMAKE_BINARY_DIR}/torch_stand_ins/lib${name}.so)
+    file(WRITE ${library}.cpp "")
+    execute_process(
+      COMMAND ${CMAKE_CXX_COMPILER} -shared -nostdlib -Wl,-soname,lib${name}.so ${library}.cpp -o ${library}
+      COMMAND_ERROR_IS_FATAL ANY)
+    target_link_options(${ARGV1} INTERFACE LINKER:--no-as-needed)
+  elseif(NOT library)
+    message(FATAL_ERROR "${torch_root}/lib has no library ${name}.")
+  endif()
+  target_link_libraries(${ARGV1} INTERFACE ${library})
 endfunction()
 
 add_library(torch_libraries INTERFACE)

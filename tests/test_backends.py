@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import fastops
 
@@ -78,10 +80,46 @@ def test_cmake_package() -> None:
     """find_package(fastops) finds its files, and every header that a public one includes is public too."""
     prefix = Path(fastops.backends.cmake_prefix_path)
     names = {file.name for file in (prefix / "fastops").iterdir()}
-    assert {"fastopsConfig.cmake", "fastopsConfigVersion.cmake", "fastops-targets.cmake", "torch.cmake"} <= names
+    assert {"fastopsConfig.cmake", "fastopsConfigVersion.cmake", "fastops-kernels.cmake", "torch.cmake"} <= names
     include = prefix.parent.parent / "include"
     headers = list(include.rglob("*.h"))
     assert include / "fastops/fastops.h" in headers
     for header in headers:
         for included in re.findall(r'#include "([^"]+)"', header.read_text()):
             assert (include / included).exists(), f"{header} includes {included}"
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or not shutil.which("c++"), reason="needs a C++ compiler, and Linux's torch"
+)
+def test_find_package(tmp_path: Path) -> None:
+    """It has the library for the torch at hand, and none for another, which it says."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    cmake = shutil.which("cmake", path=path)
+    if cmake is None:
+        pytest.skip("needs CMake")
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.25)\nproject(user LANGUAGES CXX)\nfind_package(fastops REQUIRED)\n"
+        'get_target_property(library fastops::fastops LOCATION)\nmessage(STATUS "is ${library}")\n'
+    )
+
+    def configure(build: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        command = [cmake, "-G", "Ninja", "-S", str(tmp_path), "-B", str(tmp_path / build)]
+        definitions = {
+            "Python_EXECUTABLE": sys.executable,
+            "fastops_DIR": f"{fastops.backends.cmake_prefix_path}/fastops",
+        }
+        command += [f"-D{name}={value}" for name, value in definitions.items()]
+        environment = {**os.environ, "PATH": path, **environment}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    found = configure("this")
+    assert found.returncode == 0, found.stderr
+    assert f"-- is {fastops.library_path()}\n" in found.stdout
+    other = tmp_path / "torch"
+    other.mkdir()
+    (other / "version.py").write_text("__version__ = '2.99.0'\ndebug = False\ncuda = hip = None\n")
+    refused = configure("other", FASTOPS_TORCH_ROOT=str(other))
+    assert refused.returncode == 1
+    minor = ".".join(torch.__version__.split(".")[:2])
+    assert f"it was built for torch {minor}, but torch 2.99.0 is installed" in " ".join(refused.stderr.split())

@@ -79,6 +79,16 @@ def test_library_is_the_one_in_use() -> None:
     torch.ops.load_library(path)  # a second library with these ops would fail to register them
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the libraries have other names elsewhere")
+def test_deployed(tmp_path: Path) -> None:
+    """The library and those of kernels, copied into one folder, are all that it takes beside torch."""
+    library = Path(fastops.library_path())
+    for file in (library, *library.parent.glob("libfastops_*.so"), *library.parent.parent.glob("libfastops_*.so")):
+        shutil.copy(file, tmp_path)
+    load = f"import torch; torch.ops.load_library('{tmp_path / library.name}')"
+    assert check(sys.executable, "-c", f"{load}; print(torch.ops.fastops.relu(-torch.ones(1)))") == "tensor([0.])\n"
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="ldd is Linux's")
 def test_linked_with_libtorch_alone(program: Path) -> None:
     """Neither fastops nor Python is linked."""

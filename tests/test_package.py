@@ -130,8 +130,24 @@ def test_info(device: Any) -> None:
     text = str(info)
     mebibytes = f"{info.memory.kept / 2**20:.1f} MiB of at most {info.memory.limit / 2**20:.1f}"
     assert f"memory kept: {mebibytes}" in text.splitlines()
-    for field in ("fastops", "torch", "built_for_torch", "compiler", "python", "platform", "cpu_capability", "threads"):
+    fields = "fastops installed_as torch built_for_torch library libraries_for_torch compiler python platform"
+    for field in [*fields.split(), "cpu_capability", "threads"]:
         assert f"{field}: {getattr(info, field)}" in text.splitlines()
+
+
+def test_info_of_libraries() -> None:
+    """It says which library is in use, for which torch there are others, and what became of those of kernels."""
+    info = fastops.info()
+    minor = ".".join(torch.__version__.split(".")[:2])
+    assert info.library == fastops.library_path()
+    assert Path(info.library).parent.name == f"torch-{minor}"
+    assert minor in info.libraries_for_torch.split(", ")
+    if sys.platform == "linux":  # elsewhere the file is called otherwise
+        (library,) = (file for place in fastops.__path__ for file in Path(place).glob("libfastops_cpu.so"))
+        assert info.kernels["cpu"] == f"loaded, {library}"
+        assert f"kernels for cpu: loaded, {library}" in str(info).splitlines()
+    assert set(info.kernels) == {"cpu", "cuda", "hip"}
+    assert all(state.startswith(("loaded, ", "not loaded, ", "none, ")) for state in info.kernels.values())
 
 
 def test_info_shows_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,16 +172,6 @@ def test_python_m_fastops() -> None:
 # ---- importing ----
 
 
-def test_import_under_another_torch() -> None:
-    """Under a torch minor that fastops was not built for, importing it gives one sentence that says what to do."""
-    run = run_python("import torch; torch.__version__ = '1.13.1'; import fastops")
-    assert run.returncode == 1
-    error = run.stderr.strip().splitlines()[-1]
-    built_for = ".".join(fastops.info().built_for_torch.split(".")[:2])
-    assert error.startswith(f"ImportError: This fastops was built for torch {built_for}, but torch 1.13.1 is installed")
-    assert "pip install" in error
-
-
 @pytest.fixture
 def namesake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another project's package called fastops, installed beside this one."""
@@ -187,13 +193,15 @@ def test_namesake_is_reported() -> None:
 
 
 def test_nothing_tells_to_install_the_namesake() -> None:
-    """On PyPI the name is another project's: every line that installs fastops takes the sources at hand."""
-    told = re.compile(r"(pip3? install|--no-binary|uv add|uv pip install)\b[^`'#\n]*[\s\"']fastops\b(?![./])")
+    """On PyPI the name is another project's: every line that installs fastops says fastops-torch, or another index."""
+    told = re.compile(r"(pip3? install|--no-binary|uv add|uv pip install)\b[^`'#\n]*[\s\"']fastops\b(?![./-])")
     root = Path(__file__).parent.parent
     files = [*root.glob("*.*"), *root.glob("docs/*"), *root.glob(".github/**/*.yml"), *root.glob("python/**/*.py")]
     files += [path for folder in ("cmake", "examples", "src", "tools") for path in root.glob(f"{folder}/**/*.*")]
     lines = [line for path in files if path.is_file() for line in path.read_text(errors="ignore").splitlines()]
-    assert not [line for line in lines if told.search(line)]
+    assert not [
+        line for line in lines if told.search(line) and "--index-url" not in line.replace("--extra-index-url", "")
+    ]
     assert told.search("pip install fastops[bench]")  # what it looks for
 
 

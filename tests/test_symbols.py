@@ -12,7 +12,7 @@ import pytest
 
 import fastops
 
-LIBRARIES = sorted(Path(fastops.__path__[0]).glob("libfastops_*.so"))
+LIBRARIES = sorted(file for folder in fastops.__path__ for file in Path(folder).glob("libfastops_*.so"))
 ROOT = Path(__file__).parent.parent
 TIERS = {"DEFAULT", "AVX2", "AVX512"}
 

@@ -14,15 +14,17 @@ from collections.abc import Iterable, Iterator
 from email import message_from_bytes
 from pathlib import Path, PurePosixPath
 
-from torch_requirement import OLDEST, TorchRequirement
+from torch_requirement import OLDEST, requirement
 
 ROOT = Path(__file__).resolve().parent.parent
 IN_SDIST = ["CMakeLists.txt", "LICENSE", "README.md", "cmake", "pyproject.toml", "python", "src", "tests", "tools"]
 IN_WHEEL = [
-    "_C.pyi", "__init__.py", "_activations.py", "_build.py", "functional.py", "libfastops.so", "libfastops_cpu.so",
-    "py.typed", "include/fastops/fastops.h", "share/cmake/fastops/fastopsConfig.cmake",
+    "_C.pyi", "__init__.py", "_activations.py", "functional.py", "libfastops_cpu.so", "py.typed",
+    "include/fastops/fastops.h", "share/cmake/fastops/fastopsConfig.cmake", "share/cmake/fastops/fastops-kernels.cmake",
 ]  # fmt: skip
-RPATH = "$ORIGIN:$ORIGIN/../torch/lib"  # but of the libraries of kernels, which need nothing that is not everywhere
+FOR_A_TORCH = ["_build.py", "libfastops.so", "cmake/fastops-targets.cmake"]  # in each folder torch-X.Y, beside _C
+# Of what is in such a folder. The libraries of kernels have none: they need nothing that is not everywhere.
+RPATH = "$ORIGIN:$ORIGIN/..:$ORIGIN/../../torch/lib"
 
 
 def main(*files: str) -> None:
@@ -65,13 +67,20 @@ def check_wheel(file: Path) -> str:
         raise ValueError("is not repaired")
     with zipfile.ZipFile(file) as archive, tempfile.TemporaryDirectory() as directory:
         names = [PurePosixPath(name) for name in archive.namelist()]
-        check_presence(IN_WHEEL, (str(name.relative_to("fastops")) for name in names if name.parts[0] == "fastops"))
+        inside = [name.relative_to("fastops") for name in names if name.parts[0] == "fastops"]
+        check_presence(IN_WHEEL, map(str, inside))
+        folders = {name.parts[0] for name in inside if len(name.parts) > 1 and name.parts[0].startswith("torch-")}
+        check_presence((f"{folder}/{name}" for folder in folders for name in FOR_A_TORCH), map(str, inside))
         for library in (name for name in names if ".so" in name.name):
-            if library.parent.name != "fastops":
+            of_torch = library.parent.name in folders
+            if library.parent.parts[:1] != ("fastops",) or not (of_torch or library.name.startswith("libfastops_")):
                 raise ValueError(f"has the foreign library {library}")
-            check_rpath(archive.extract(str(library), directory))
+            check_rpath(archive.extract(str(library), directory), RPATH if of_torch else "")
+        if without := [folder for folder in folders if not any(f"{folder}/_C." in str(name) for name in inside)]:
+            raise ValueError(f"lacks _C in {', '.join(sorted(without))}")
         metadata = next(str(name) for name in names if name.parts[1:] == ("METADATA",))
-        return check_requirement(archive.read(metadata), TorchRequirement.pinned())
+        minors = [folder.removeprefix("torch-") for folder in folders]
+        return check_requirement(archive.read(metadata), requirement(minors))
 
 
 def check_presence(expected: Iterable[str], names: Iterable[str]) -> None:
@@ -79,10 +88,9 @@ def check_presence(expected: Iterable[str], names: Iterable[str]) -> None:
         raise ValueError(f"lacks {', '.join(sorted(absent))}")
 
 
-def check_rpath(library: str) -> None:
+def check_rpath(library: str, expected: str) -> None:
     command = ["patchelf", "--print-rpath", library]
     rpath = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-    expected = "" if Path(library).name.startswith("libfastops_") else RPATH
     if rpath != expected:
         raise ValueError(f"{Path(library).name} has rpath {rpath!r} instead of {expected!r}")
 

@@ -1,6 +1,6 @@
 """``python -m fastops``: prints what a bug report needs."""
 
-from ._library import namesakes
+from ._distributions import namesakes
 from .info import info
 
 print(info())

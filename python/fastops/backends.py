@@ -22,7 +22,7 @@ from . import _C
 
 __all__ = ["cmake_prefix_path"]
 
-cmake_prefix_path: str = os.path.join(os.path.dirname(_C.__file__), "share", "cmake")
+cmake_prefix_path: str = os.path.join(os.path.dirname(os.path.dirname(_C.__file__)), "share", "cmake")
 """Where ``fastopsConfig.cmake`` is found."""
 
 state: dict[str, str] = {}

@@ -1,27 +1,38 @@
-"""What a bug report needs: versions, the torch build, the CPU capability in use, and which ops are native where."""
+"""What a bug report needs: versions, the torch build, the libraries in use, and which ops are native where."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
+import sys
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
-from . import _C, _build, _torch_internal, backends
-from ._library import op_names
+from . import _C, _build, _distributions, _torch_internal, backends
+from ._library import folders, library_path, op_names
 from .memory import Stats, stats
 
 # torch's device types with the dispatch key that their kernels are registered under.
 _DEVICES = {"cpu": "CPU", "cuda": "CUDA", "mps": "MPS", "xpu": "XPU"}
+
+_LIBRARIES = {".so", ".dylib", ".dll"}
 
 
 class Info(NamedTuple):
     """The state of this installation; ``print`` it for a bug report."""
 
     fastops: str
+    installed_as: str
+    """The distribution, and where."""
     torch: str
     built_for_torch: str
+    library: str
+    """The one for this torch."""
+    libraries_for_torch: str
+    """The minors of torch that this installation has a library for."""
     compiler: str
     python: str
     platform: str
@@ -29,6 +40,8 @@ class Info(NamedTuple):
     threads: int
     memory: Stats
     """What is kept of CPU results and workspaces: :mod:`fastops.memory`."""
+    kernels: dict[str, str]
+    """For each kind of device, the library of kernels that is loaded, or why none is."""
     environment: dict[str, str]
     backends: dict[str, str]
     """The installed backends of other packages: whether each was loaded, and from where."""
@@ -38,8 +51,9 @@ class Info(NamedTuple):
     those are faster."""
 
     def __str__(self) -> str:
-        lines = [f"{field}: {getattr(self, field)}" for field in self._fields[:-4]]
+        lines = [f"{field}: {getattr(self, field)}" for field in self._fields[:-5]]
         lines.append(f"memory kept: {self.memory.kept / 2**20:.1f} MiB of at most {self.memory.limit / 2**20:.1f}")
+        lines += [f"kernels for {kind}: {state}" for kind, state in self.kernels.items()]
         lines += [f"{name}={value}" for name, value in self.environment.items()]
         lines += [f"backend {name}: {state}" for name, state in self.backends.items()]
         for device in next(iter(self.native.values())):
@@ -56,14 +70,18 @@ def info() -> Info:
     ops = sorted(name.removeprefix("fastops::") for name in op_names() if "." not in name and not name.endswith("_"))
     return Info(
         fastops=_build.version,
+        installed_as=_installed_as(),
         torch=torch.__version__,
         built_for_torch=_C.torch_version,
+        library=library_path(),
+        libraries_for_torch=", ".join(folders()),
         compiler=_C.compiler,
         python=platform.python_version(),
         platform=platform.platform(),
         cpu_capability=_C.cpu_capability(),
         threads=torch.get_num_threads(),
         memory=stats(),
+        kernels={kind: _kernels(kind) for kind in ("cpu", "cuda", "hip")},
         environment={
             _printable(name): _printable(value)
             for name, value in os.environ.items()
@@ -74,6 +92,35 @@ def info() -> Info:
             op: {device: _torch_internal.has_kernel(f"fastops::{op}", keys[device]) for device in devices} for op in ops
         },
     )
+
+
+def _installed_as() -> str:
+    place = sys.modules["fastops"].__file__
+    found = [
+        f"{_distributions.label(one)} in {one.locate_file('')}"
+        for one in _distributions.installed(sys.modules["fastops"].__path__)
+    ]
+    return " and ".join(found) or f"no distribution, but copied to {os.path.dirname(place or '')}"
+
+
+def _kernels(kind: str) -> str:
+    places = [Path(place) for place in sys.modules["fastops"].__path__]
+    files = [file for place in places for file in place.glob(f"*fastops_{kind}.*") if file.suffix in _LIBRARIES]
+    if not files:
+        return "none, as this fastops was built without them"
+    if not _is_loaded(files[0]):
+        return f"not loaded, as libfastops was built without {files[0]}"
+    return f"loaded, {files[0]}"
+
+
+def _is_loaded(library: Path) -> bool:
+    if sys.platform == "win32":
+        return bool(ctypes.windll.kernel32.GetModuleHandleW(library.name))
+    try:
+        ctypes.CDLL(str(library), mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+    except OSError:
+        return False
+    return True
 
 
 def _printable(text: str) -> str:

@@ -36,7 +36,8 @@ kernels=$!
 .venv/bin/cmake -S . -B "$build" > /dev/null
 .venv/bin/cmake --build "$build" --target fastops_on_fake_mps
 .venv/bin/cmake --install "$build" --prefix "$out/install" > /dev/null
-cp -r python/fastops/. "$out/install"/fastops/{_C*,libfastops_*.so,_activations.py,_build.py} "$out/fastops/"
+cp -r python/fastops/. "$out/install"/fastops/{libfastops_*.so,_activations.py} "$out/fastops/"
+(cd "$out/install/fastops" && cp --parents torch-*/{_C*,_build.py} ../../fastops/)
 wait "$kernels"
 
 # An environment of its own, as the other one's fastops is found before any in PYTHONPATH.

@@ -54,7 +54,8 @@ build=$(echo build/cp"$version"-*-linux_*)
 .venv/bin/cmake --build "$build" --target fastops_emulated gpu_kernels_sanitized "${languages[@]/#/fastops_launching_}"
 .venv/bin/cmake --install "$build" --prefix "$out/install" > /dev/null
 for package in "$out" "${languages[@]/#/$out/launching/}"; do
-  cp -r python/fastops/. "$out/install"/fastops/{_C*,libfastops_*.so,_activations.py,_build.py} "$package/fastops/"
+  cp -r python/fastops/. "$out/install"/fastops/{libfastops_*.so,_activations.py} "$package/fastops/"
+  (cd "$out/install/fastops" && cp --parents torch-*/{_C*,_build.py} "$OLDPWD/$package/fastops/")
 done
 
 # An environment of its own, as the other one's fastops is found before any in PYTHONPATH.

@@ -34,7 +34,7 @@ build() {
     -D FASTOPS_ASSERTIONS=ON -D FASTOPS_GPU=none -D Python_EXECUTABLE="$root/.venv/bin/python" \
     -D SKBUILD_PROJECT_VERSION="$version" -D SKBUILD_PROJECT_VERSION_FULL="$version" > /dev/null
   mkdir -p "$out/fastops"
-  cp -r python/fastops/. "$packages"/fastops/{_C*,_activations.py,_build.py} "$out/fastops/"
+  cp -r python/fastops/. "$packages"/fastops/{torch-*,_activations.py} "$out/fastops/"
   compile
   # An environment of its own, as the other one's fastops is found before any in PYTHONPATH.
   if [[ ! -e $out/venv ]]; then
@@ -44,7 +44,8 @@ build() {
 }
 compile() {
   cmake --build "$out/build" --target libfastops > "$out/build.log" || { tail -50 "$out/build.log"; return 1; }
-  cp "$out"/build/{libfastops.so,src/backends/cpu/libfastops_cpu.so} "$out/fastops/"
+  cp "$out/build/src/backends/cpu/libfastops_cpu.so" "$out/fastops/"
+  for folder in "$out"/fastops/torch-*; do cp "$out/build/libfastops.so" "$folder"; done
 }
 
 # pytest with the library and a sanitizer's runtime, whose reports it must not capture.
@@ -60,7 +61,7 @@ thread() {
 import pathlib, sys
 blocks = pathlib.Path(sys.argv[1]).read_text(errors="replace").split("==================")
 reports = [block for block in blocks if "WARNING: ThreadSanitizer" in block]
-ours = [block for block in reports if "libfastops" in block or "fastops/_C" in block]
+ours = [block for block in reports if "libfastops" in block or "fastops/torch-" in block]
 print(f"{len(reports)} reports, {len(ours)} of them with code of ours")
 sys.exit(66 if ours else 0)
 END
@@ -87,7 +88,7 @@ END
   return 1
 }
 
-version=$(python -c 'from importlib.metadata import version; print(version("fastops"))')
+version=$(python -c "import fastops; print(fastops.__version__)")
 packages=$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 tag=$(python -c 'import sys; print("cp{}{}".format(*sys.version_info))')
 export CI=true FASTOPS_TEST_PROFILE=quick PYTEST_PLUGINS=few_activations PYTHONPATH=$root/tools/gpu

@@ -1,0 +1,15 @@
+# Libraries of kernels from an installation, as targets fastops::fastops_cpu and so on; they are installed as they are.
+set(kernels_package share/cmake/fastops/fastops-kernels)
+if(NOT EXISTS ${FASTOPS_KERNELS}/${kernels_package}.cmake)
+  message(FATAL_ERROR "FASTOPS_KERNELS, ${FASTOPS_KERNELS}, is not the folder fastops of an installation of fastops.")
+endif()
+include(${FASTOPS_KERNELS}/${kernels_package}.cmake)
+file(GLOB kernels_files ${FASTOPS_KERNELS}/${kernels_package}*.cmake)
+install(FILES ${kernels_files} DESTINATION fastops/share/cmake/fastops)
+foreach(library fastops_cpu fastops_cuda fastops_hip)
+  if(TARGET fastops::${library})
+    install(IMPORTED_RUNTIME_ARTIFACTS fastops::${library} LIBRARY DESTINATION fastops RUNTIME DESTINATION fastops)
+    target_link_libraries(libfastops PUBLIC fastops::${library})
+  endif()
+endforeach()
+install(DIRECTORY ${FASTOPS_KERNELS}/lib DESTINATION fastops OPTIONAL) # what Windows links with

@@ -1,0 +1,43 @@
+"""Gets the headers of releases of torch, which is all that it takes to compile for them, and prints their folders.
+
+    python tools/torch_headers.py 2.11.0 2.15.0
+
+From the wheel for this Python and platform, which is downloaded (about half a gigabyte) and not installed. What was got
+once is kept in build/torch.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def headers(version: str) -> Path:
+    """The folder torch, with version.py and include/, of a release."""
+    kept = ROOT / "build/torch" / version
+    if not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=kept.parent) as temporary:
+            download = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+            command = [*download, "--only-binary=:all:", "--dest", temporary, f"torch=={version}"]
+            subprocess.run(command, check=True, stdout=sys.stderr)
+            (wheel,) = Path(temporary).glob("*.whl")
+            with zipfile.ZipFile(wheel) as archive:
+                wanted = [
+                    name for name in archive.namelist() if name.startswith(("torch/include/", "torch/version.py"))
+                ]
+                archive.extractall(Path(temporary) / "wanted", wanted)
+            (Path(temporary) / "wanted").rename(kept)
+    return kept / "torch"
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 1:
+        raise SystemExit(__doc__)
+    for release in sys.argv[1:]:
+        print(headers(release))
