@@ -45,7 +45,7 @@ build: $(fastops) ## Build fastops and install it, editable, into .venv
 test: build $(stamps)/test ## Run the tests
 	$(bin)/pytest -n auto --dist worksteal $(ARGS) tests
 
-fuzz: build $(stamps)/test ## Try random cases for an hour, by ARGS=--quick a minute; ARGS="arguments --minutes 5" for a family and a time
+fuzz: build $(stamps)/test ## Try random cases for an hour, by ARGS=--quick a quarter of a minute; ARGS="arguments --minutes 5" for a family and a time
 	$(bin)/python tests/fuzz $(ARGS)
 
 demo: build $(stamps)/demo ## Train a network on handwritten digits, with fastops and with PyTorch; results in demo/

@@ -17,7 +17,7 @@ collect_ignore = ["strangers"]  # make strangers has an environment of their own
 
 common = {"deadline": None, "print_blob": True}
 always_the_same = "CI" in os.environ
-hypothesis.settings.register_profile("full", max_examples=30, derandomize=always_the_same, **common)
+hypothesis.settings.register_profile("full", max_examples=15, derandomize=always_the_same, **common)
 hypothesis.settings.register_profile("quick", max_examples=10, derandomize=always_the_same, **common)
 hypothesis.settings.register_profile("thorough", max_examples=500, derandomize=False, **common)
 hypothesis.settings.load_profile(PROFILE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -20,17 +21,61 @@ WORLD = 2
 needs_gloo = pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="needs gloo")
 
 
-def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(*command: str, stdin: str | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs Python in a process of its own, with these environment variables and no others of the CPU backend's."""
     clean = {name: value for name, value in os.environ.items() if "_CPU_" not in name and "PYTEST_" not in name}
     return subprocess.run(
         [sys.executable, *command],
         env={**clean, **environment},
         cwd=Path(__file__).parent,
+        input=stdin,
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+# Reads what to run from stdin; what became of each case goes to stdout.
+_FORKS = """
+import json, os, sys, traceback
+begin, cases = json.load(sys.stdin)
+names = {}
+exec(begin, names)
+results = []
+for script, environment in cases:
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.environ.update(environment)
+        os.dup2(writing, 1)
+        os.dup2(writing, 2)
+        code = 0
+        try:
+            exec(script, names)
+        except BaseException:
+            traceback.print_exc()
+            code = 1
+        sys.stdout.flush()
+        os._exit(code)
+    os.close(writing)
+    with open(reading) as pipe:
+        printed = pipe.read()
+    results.append([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), printed])
+print(json.dumps(results))
+"""
+
+
+def run_each(begin: str, *cases: tuple[str, dict[str, str]]) -> list[tuple[int, str]]:
+    """Runs ``begin`` and then the script of each case, in its environment variables: exit codes and what is printed.
+
+    Where processes fork well, ``begin`` is run once, in none of them: torch takes seconds to import.
+    """
+    if sys.platform != "linux":
+        runs = [run("-c", begin + script, **environment) for script, environment in cases]
+        return [(one.returncode, one.stdout + one.stderr) for one in runs]
+    server = run("-c", _FORKS, stdin=json.dumps([begin, cases]))
+    assert server.returncode == 0, server.stderr
+    return [(code, printed) for code, printed in json.loads(server.stdout)]
 
 
 def run_in_processes(work: Callable[..., None], folder: Path, *arguments: Any) -> None:

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import fastops
 from expected import activation, mlp_reference
 from reference import ACTIVATIONS, parameter_sets
-from samples import SAMPLES, Sample, close, each_activation, each_differentiable_sample
+from samples import SAMPLES, Sample, close, each_activation, each_differentiable_rule, each_differentiable_sample
 from strategies import WIDEST, needs_float64
 
 ops = torch.ops.fastops
@@ -60,7 +60,7 @@ def test_second_derivatives(sample: Sample, device: Any) -> None:
 # ---- PyTorch ----
 
 
-@each_differentiable_sample
+@each_differentiable_rule
 def test_any_subset_of_inputs(sample: Sample, device: Any) -> None:
     """Whichever inputs require a gradient get PyTorch's, and only they."""
     tensors = sample.tensors(device)
@@ -79,7 +79,7 @@ def test_any_subset_of_inputs(sample: Sample, device: Any) -> None:
                 close(tensor.grad, expected)
 
 
-@each_differentiable_sample
+@each_differentiable_rule
 def test_strides(sample: Sample, device: Any) -> None:
     """Values and gradients do not depend on the strides of the arguments and of the incoming gradient."""
     contiguous = sample.tensors(device, requires_grad=True)
@@ -291,7 +291,7 @@ def test_mlp_saves_one_tensor_per_hidden_layer(name: str, device: Any) -> None:
     assert sorted(tensor.shape for tensor in kept if tensor.data_ptr() not in arguments) == [(7, 5), (7, 6)]
 
 
-@each_differentiable_sample
+@each_differentiable_rule
 @pytest.mark.feature("saved tensors")
 def test_saved_tensors_hooks(sample: Sample, device: Any) -> None:
     """Gradients survive saved tensors that are packed and unpacked, as checkpointing and offloading do."""
@@ -302,7 +302,7 @@ def test_saved_tensors_hooks(sample: Sample, device: Any) -> None:
     close(gradients(loss, tensors), expected)
 
 
-@each_differentiable_sample
+@each_differentiable_rule
 def test_backward_does_not_change_saved_tensors(sample: Sample, device: Any) -> None:
     """With retain_graph a second backward pass gives the same gradients, and the inputs are untouched."""
     tensors = sample.tensors(device, requires_grad=True)

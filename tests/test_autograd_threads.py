@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 import fastops
-from samples import Sample, close, each_differentiable_op, each_differentiable_sample
+from samples import Sample, close, each_differentiable_op, each_differentiable_rule
 from strategies import DEVICE
 
 TWICE = "Trying to backward through the graph a second time"
@@ -138,7 +138,7 @@ def test_gradients_are_accumulated_once(module: Any, checkpoint: bool, device: A
 
 
 @pytest.mark.parametrize("inner", ["release", "retain_graph", "create_graph"])
-@each_differentiable_sample
+@each_differentiable_rule
 def test_hooks_that_come_back(sample: Sample, inner: str, device: Any) -> None:
     """Hooks on saved tensors may ask for the gradients that they are called for; what they release stays until then."""
     expected = Graph(sample, device).gradients()

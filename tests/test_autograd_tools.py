@@ -20,7 +20,7 @@ from samples import (
     Sample,
     close,
     each_differentiable_op,
-    each_differentiable_sample,
+    each_differentiable_rule,
     each_node,
     inputs,
 )
@@ -30,7 +30,7 @@ from test_autograd import gradients, scalar
 ops = torch.ops.fastops
 
 
-@each_differentiable_sample
+@each_differentiable_rule
 @pytest.mark.feature("autograd.functional")
 def test_autograd_functional(sample: Sample, device: Any) -> None:
     """Jacobians and products with them and with the Hessian, as torch.autograd.functional computes them."""
@@ -51,7 +51,7 @@ def test_autograd_functional(sample: Sample, device: Any) -> None:
     close(*results)
 
 
-@each_differentiable_sample
+@each_differentiable_rule
 @pytest.mark.feature("hooks")
 def test_hooks(sample: Sample, device: Any) -> None:
     """Hooks on the inputs, on the result and on its node change the gradients that pass through them."""
@@ -65,7 +65,7 @@ def test_hooks(sample: Sample, device: Any) -> None:
     close(gradients((result**2).sum(), tensors), expected)
 
 
-@each_differentiable_sample
+@each_differentiable_rule
 @pytest.mark.feature("anomaly mode")
 @pytest.mark.filterwarnings("ignore:Anomaly Detection", "ignore:Error detected")
 def test_anomaly_mode(sample: Sample, device: Any) -> None:
@@ -81,7 +81,7 @@ def test_anomaly_mode(sample: Sample, device: Any) -> None:
             torch.autograd.grad(results, tensors, [torch.full_like(r, torch.nan) for r in results], allow_unused=True)
 
 
-@each_differentiable_sample
+@each_differentiable_rule
 @pytest.mark.feature("save_on_cpu")
 def test_save_on_cpu(sample: Sample, device: Any) -> None:
     """Saved tensors that wait in the CPU's memory give the same gradients."""
@@ -106,7 +106,7 @@ class CallCounter(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@each_differentiable_sample
+@each_differentiable_rule
 @pytest.mark.feature("checkpoint")
 @pytest.mark.parametrize("use_reentrant", [False, True])
 def test_checkpoint(sample: Sample, use_reentrant: bool, device: Any) -> None:

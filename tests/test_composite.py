@@ -13,6 +13,7 @@ from checks import assert_same_bits
 from perceptrons import draw_network, expected_network
 from reference import ACTIVATIONS, GRADIENT_FROM_OUTPUT, Approximate, output_suffices
 from strategies import (
+    ONCE,
     dtypes,
     every_activation,
     every_dtype,
@@ -32,7 +33,7 @@ NAMES = [name for name in torch._C._dispatch_get_all_op_names() if name.startswi
 # fastops has no kernels for this device: the kernels under its key are those that every such device gets.
 KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.XPU)
 masks = st.tuples(st.booleans(), st.booleans())
-many = settings(max_examples=2 * settings().max_examples)
+many = settings(max_examples=2 * ONCE * settings().max_examples)
 
 
 def composite(op, *args, **kwargs):

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from processes import run_each
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -37,7 +37,7 @@ print(*(tuple(network(torch.zeros(size, 784)).shape) for size in (1, 7)))
 
 
 def test_digits(tmp_path: Path) -> None:
-    text = run_example("digits.py", "--epochs", 2, "--batch-size", 200, "--out", tmp_path / "demo")
+    text = run_example("digits.py", "--epochs", 1, "--batch-size", 200, "--out", tmp_path / "demo")
     for row in ("held-out accuracy", "final training loss", "seconds per epoch", "KiB kept for backward"):
         assert row in text
     assert "the same answer for 1000 of 1000 held-out digits" in text
@@ -63,7 +63,8 @@ def test_pinn(tmp_path: Path) -> None:
 # fastops's activation is not the one that PyTorch runs, as if its kernel were broken.
 BREAK = """
 import runpy, sys
-sys.path.insert(0, sys.argv[1])
+sys.argv = {arguments}
+sys.path.insert(0, {folder!r})
 import fastops
 honest = fastops.nn.MLP.from_sequential
 def broken(sequential):
@@ -71,22 +72,23 @@ def broken(sequential):
     {damage}
     return network
 fastops.nn.MLP.from_sequential = broken
-sys.argv = sys.argv[2:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-@pytest.mark.parametrize(
-    ("name", "damage", "arguments"),
-    [
-        ("digits.py", "network[1] = fastops.nn.Softshrink(1.001)", ["--epochs", 1, "--out"]),
-        ("regression.py", "network[1] = fastops.nn.LeakyReLU(1e-3)", ["--steps", 1]),
-        ("pinn.py", "network[1] = fastops.nn.Softplus()", ["--steps", 2, "--rounds", 0, "--points", 64, "--out"]),
-    ],
-)
-def test_a_difference_is_an_error(name: str, damage: str, arguments: list[object], tmp_path: Path) -> None:
-    if arguments[-1] == "--out":
-        arguments = [*arguments, tmp_path]
-    result = run("-c", BREAK.format(damage=damage), EXAMPLES, EXAMPLES / name, "--threads", 1, *arguments)
-    assert result.returncode == 1
-    assert "differ" in result.stderr.splitlines()[-1], result.stderr
+DAMAGES = {
+    "digits.py": ("network[1] = fastops.nn.Softshrink(1.001)", ["--epochs", 1, "--out"]),
+    "regression.py": ("network[1] = fastops.nn.LeakyReLU(1e-3)", ["--steps", 1]),
+    "pinn.py": ("network[1] = fastops.nn.Softplus()", ["--steps", 2, "--rounds", 0, "--points", 64, "--out"]),
+}
+
+
+def test_a_difference_is_an_error(tmp_path: Path) -> None:
+    cases = []
+    for name, (damage, options) in DAMAGES.items():
+        out = [tmp_path] if options[-1] == "--out" else []
+        arguments = [str(part) for part in (EXAMPLES / name, "--threads", 1, *options, *out)]
+        cases.append((BREAK.format(damage=damage, arguments=arguments, folder=str(EXAMPLES)), {}))
+    for code, printed in run_each("import torch, matplotlib.pyplot\n", *cases):
+        assert code == 1
+        assert "differ" in printed.splitlines()[-1], printed

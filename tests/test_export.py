@@ -22,7 +22,7 @@ import fastops.functional as F
 import modules
 from modules import MODULES, PAIRS, batch, each_module, seeded
 from reference import ACTIVATIONS
-from samples import SAMPLES, Calls, Sample, as_tuple, close, each_sample, inputs
+from samples import SAMPLES, Calls, Sample, as_tuple, close, each_rule, inputs
 from strategies import WIDEST
 
 
@@ -216,7 +216,7 @@ def value_and_gradients(function: Any, sample: Sample, device: Any) -> list[Tens
     return [*values, *torch.autograd.grad(total, tensors, allow_unused=True)]
 
 
-@each_sample
+@each_rule
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.feature("TorchScript")
 def test_script(sample: Sample, device: Any) -> None:

@@ -25,7 +25,7 @@ from torch.func import (
 )
 
 import fastops
-from samples import Sample, close, each_activation, each_differentiable_sample
+from samples import Sample, close, each_activation, each_differentiable_rule, each_differentiable_sample
 from strategies import WIDEST
 
 ops = torch.ops.fastops
@@ -57,7 +57,7 @@ def test_value(sample: Sample, device: Any) -> None:
     close(sample.call(*tensors), sample.reference(*tensors))
 
 
-@each_differentiable_sample
+@each_differentiable_rule
 @pytest.mark.feature("grad")
 def test_grad(sample: Sample, device: Any) -> None:
     """The gradient in all arguments."""
@@ -66,7 +66,7 @@ def test_grad(sample: Sample, device: Any) -> None:
     close(*results)
 
 
-@each_differentiable_sample
+@each_differentiable_rule
 @pytest.mark.feature("vmap")
 def test_vmap(sample: Sample, device: Any) -> None:
     """A batch of calls at once."""
@@ -74,7 +74,7 @@ def test_vmap(sample: Sample, device: Any) -> None:
     close(vmap(sample.call)(*stacked), vmap(sample.reference)(*stacked))
 
 
-@each_differentiable_sample
+@each_differentiable_rule
 @pytest.mark.feature("vmap")
 def test_vmap_over_some_arguments(sample: Sample, device: Any) -> None:
     """Each argument alone has the batch dimension, in the last place, and then each argument alone lacks it."""
@@ -90,7 +90,7 @@ def test_vmap_over_some_arguments(sample: Sample, device: Any) -> None:
             close(vmap(sample.call, in_dims)(*arguments), vmap(sample.reference, in_dims)(*arguments))
 
 
-@each_differentiable_sample
+@each_differentiable_rule
 @pytest.mark.feature("vmap")
 def test_nested_vmap(sample: Sample, device: Any) -> None:
     """A batch of batches, in two dimensions of the same tensors."""
@@ -98,7 +98,7 @@ def test_nested_vmap(sample: Sample, device: Any) -> None:
     close(vmap(vmap(sample.call), 0, 1)(*stacked), vmap(vmap(sample.reference), 0, 1)(*stacked))
 
 
-@each_differentiable_sample
+@each_differentiable_rule
 @pytest.mark.feature("vmap of grad")
 def test_vmap_of_grad(sample: Sample, device: Any) -> None:
     """Per-sample gradients."""
@@ -108,7 +108,7 @@ def test_vmap_of_grad(sample: Sample, device: Any) -> None:
     close(*results)
 
 
-@each_differentiable_sample
+@each_differentiable_rule
 def test_grad_of_vmap(sample: Sample, device: Any) -> None:
     """The gradient of a batch of calls."""
     stacked = batches(sample.tensors(device))
@@ -116,7 +116,7 @@ def test_grad_of_vmap(sample: Sample, device: Any) -> None:
     close(*results)
 
 
-@each_differentiable_sample
+@each_differentiable_rule
 @pytest.mark.feature("jvp")
 def test_jvp(sample: Sample, device: Any) -> None:
     """A directional derivative, through all arguments and through each alone."""
@@ -127,7 +127,7 @@ def test_jvp(sample: Sample, device: Any) -> None:
         close(*[jvp(f, tuple(tensors), directions) for f in (sample.call, sample.reference)])
 
 
-@each_differentiable_sample
+@each_differentiable_rule
 @pytest.mark.feature("jvp")
 def test_vmap_of_jvp(sample: Sample, device: Any) -> None:
     """Several directions at once."""
@@ -140,7 +140,7 @@ def test_vmap_of_jvp(sample: Sample, device: Any) -> None:
     close(*results)
 
 
-@each_differentiable_sample
+@each_differentiable_rule
 @pytest.mark.feature("grad")
 def test_vjp(sample: Sample, device: Any) -> None:
     """A pulled-back cotangent, twice from the same forward pass."""
@@ -153,7 +153,7 @@ def test_vjp(sample: Sample, device: Any) -> None:
     close(*results)
 
 
-@each_differentiable_sample
+@each_differentiable_rule
 @pytest.mark.feature("jacobians")
 def test_jacrev(sample: Sample, device: Any) -> None:
     """Jacobians in reverse mode, and in forward mode the same."""
@@ -163,7 +163,7 @@ def test_jacrev(sample: Sample, device: Any) -> None:
     close(jacfwd(sample.call, positions(tensors))(*tensors), expected)
 
 
-@each_differentiable_sample
+@each_differentiable_rule
 @pytest.mark.feature("hessian")
 def test_hessian(sample: Sample, device: Any) -> None:
     """Forward over reverse, forward over forward, and reverse over reverse are PyTorch's Hessian."""
@@ -175,7 +175,7 @@ def test_hessian(sample: Sample, device: Any) -> None:
     close(jacrev(jacrev(function, everything), everything)(*tensors), expected)
 
 
-@each_differentiable_sample
+@each_differentiable_rule
 @pytest.mark.feature("jvp")
 def test_reverse_over_forward(sample: Sample, device: Any) -> None:
     """The gradient of a directional derivative."""
@@ -188,7 +188,7 @@ def test_reverse_over_forward(sample: Sample, device: Any) -> None:
     close(*[grad(slope(f), positions(tensors))(*tensors) for f in (sample.call, sample.reference)])
 
 
-@each_differentiable_sample
+@each_differentiable_rule
 @pytest.mark.feature("functionalize")
 def test_functionalize(sample: Sample, device: Any) -> None:
     """Functionalization does not change the result."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 import fastops
 from compiled import rand
+from fastops import _torch_internal
 from fastops.compile.pointwise import Compiled
 
 scale = 2.0
@@ -41,6 +42,12 @@ class Slope:
 def changeable(x: Tensor) -> Tensor:
     """With an attribute of an object."""
     return torch.cos(x) * Slope.value
+
+
+@pytest.fixture(autouse=True)
+def graphs_run_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without Inductor, which takes seconds for a kernel: test_fuse.py has it."""
+    monkeypatch.setattr(_torch_internal, "compile_fx_inner", lambda graph, inputs: lambda tensors: graph(*tensors))
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from checks import assert_meta_agrees, assert_same_bits, kept_tensors, products
 from reference import Approximate, activation, rounded_parameters
-from strategies import draw_activation, draw_tensor, dtypes, every_dtype, features, leading_sizes, random_tensor
+from strategies import ONCE, draw_activation, draw_tensor, dtypes, every_dtype, features, leading_sizes, random_tensor
 
 ops = torch.ops.fastops
-many = settings(max_examples=5 * settings().max_examples)
+many = settings(max_examples=5 * ONCE * settings().max_examples)
 
 
 @dataclass

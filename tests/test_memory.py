@@ -8,12 +8,12 @@ import time
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.profiler import ProfilerActivity, profile
 
 from fastops import memory
-from strategies import DEVICE
+from strategies import DEVICE, ONCE
 
 ops = torch.ops.fastops
 
@@ -55,6 +55,7 @@ def network(rows=2048, features=128, value=1):
 # ---- results ----
 
 
+@settings(max_examples=ONCE * settings().max_examples)
 @given(st.lists(st.tuples(st.sampled_from(SIZES), st.integers(0, 3)), max_size=20))
 def test_results_have_memory_of_their_own(steps):
     """Results that are alive at the same time do not overlap, in whatever order others are made and freed."""

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from processes import run
+from processes import run, run_each
 from strategies import DEVICE
 
 pytestmark = [
@@ -49,29 +49,33 @@ print(status("VmRSS") - before)
 """
 
 
-@pytest.mark.parametrize(
-    ("limit", "sizes", "least", "most"),
-    [
-        ("", [48], 40, 60),
-        ("", [128], 0, 20),
-        ("0", [128, 64], 0, 20),
-        ("100", [128], 0, 20),
-        ("100", list(range(34, 64)), 30, 120),
-        ("256", list(range(100, 120)), 90, 276),
-    ],
-)
-def test_limit(limit, sizes, least, most):
+# The limit, the sizes of results, and the MiB that the process must have grown by at least and at most.
+LIMITS = [
+    ("", [48], 40, 60),
+    ("", [128], 0, 20),
+    ("0", [128, 64], 0, 20),
+    ("100", [128], 0, 20),
+    ("100", list(range(34, 64)), 30, 120),
+    ("256", list(range(100, 120)), 90, 276),
+]
+
+
+def test_limit():
     """What is kept is at most as much as FASTOPS_CPU_KEPT_MIB says, by default 64 MiB."""
-    assert least <= float(output_of(GROWTH.format(sizes=sizes), FASTOPS_CPU_KEPT_MIB=limit)) <= most
+    cases = [(GROWTH.format(sizes=sizes), {"FASTOPS_CPU_KEPT_MIB": limit}) for limit, sizes, _, _ in LIMITS]
+    for (limit, sizes, least, most), (code, printed) in zip(LIMITS, run_each(BEGIN, *cases), strict=True):
+        assert code == 0, printed
+        assert least <= float(printed) <= most, (limit, sizes)
 
 
-@pytest.mark.parametrize("value", ["much", "-1", "1.5", "12 MiB", "99999999999999999999"])
-def test_bad_limit(value):
+def test_bad_limit():
     """A limit that is no number of MiB is a ValueError that names the variable and the value."""
-    result = run("-c", BEGIN + "halves(1)", FASTOPS_CPU_KEPT_MIB=value)
-    assert result.returncode != 0
-    message = f"ValueError: fastops: FASTOPS_CPU_KEPT_MIB is '{value}', but must be a number of MiB, 0 or more"
-    assert message in result.stderr
+    values = ["much", "-1", "1.5", "12 MiB", "99999999999999999999"]
+    results = run_each(BEGIN, *(("halves(1)", {"FASTOPS_CPU_KEPT_MIB": value}) for value in values))
+    for value, (code, printed) in zip(values, results, strict=True):
+        assert code != 0
+        message = f"ValueError: fastops: FASTOPS_CPU_KEPT_MIB is '{value}', but must be a number of MiB, 0 or more"
+        assert message in printed
 
 
 # Keeps 100 MiB where there is address space for 150 more, then wants a result of `mib`.
@@ -90,16 +94,12 @@ except RuntimeError as error:
 """
 
 
-@pytest.mark.parametrize("limit", [110, 1000])
-def test_kept_memory_is_given_back_before_an_allocation_fails(limit):
-    """What is kept serves whoever needs memory, within the limit or over it."""
-    assert output_of(SHORT.format(limit=limit, mib=120)) == "True 0\n"
-
-
-def test_out_of_memory():
-    """Where that does not suffice, the error is PyTorch's."""
-    message = output_of(SHORT.format(limit=1000, mib=300))
-    assert "DefaultCPUAllocator: can't allocate memory: you tried to allocate" in message
+def test_kept_memory_is_given_back_before_an_allocation_fails():
+    """What is kept serves whoever needs memory, within the limit or over it; if not enough, the error is PyTorch's."""
+    scripts = [SHORT.format(limit=limit, mib=mib) for limit, mib in ((110, 120), (1000, 120), (1000, 300))]
+    within, over, too_little = run_each(BEGIN, *((script, {}) for script in scripts))
+    assert within == over == (0, "True 0\n")
+    assert "DefaultCPUAllocator: can't allocate memory: you tried to allocate" in too_little[1]
 
 
 def test_another_allocator():

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fastops
-from samples import Sample, each_differentiable_sample
+from samples import Sample, each_differentiable_rule
 from strategies import DEVICE
 
 each_dtype = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=lambda dtype: str(dtype)[6:])
@@ -77,7 +77,7 @@ def assert_as_exact(mine: Errors, theirs: Errors, dtype: torch.dtype) -> None:
     assert (rms_mine <= (1 + 4 / DRAWS**0.5) * ROUNDINGS / 2 * rms_theirs).all(), (pairs, rms_mine, rms_theirs)
 
 
-@each_differentiable_sample
+@each_differentiable_rule
 @each_dtype
 @pytest.mark.feature("16-bit")
 def test_16_bit_arguments(sample: Sample, dtype: torch.dtype, device: Any) -> None:
@@ -87,7 +87,7 @@ def test_16_bit_arguments(sample: Sample, dtype: torch.dtype, device: Any) -> No
     assert_as_exact(*errors_of(draws, sample.reference, sample.call, sample.reference), dtype)
 
 
-@each_differentiable_sample
+@each_differentiable_rule
 @each_dtype
 @pytest.mark.feature("autocast")
 def test_autocast(sample: Sample, dtype: torch.dtype, device: Any) -> None:
@@ -106,8 +106,7 @@ def test_autocast(sample: Sample, dtype: torch.dtype, device: Any) -> None:
     assert_as_exact(*errors_of(draws, sample.reference, cast(sample.call), cast(sample.reference)), dtype)
 
 
-@pytest.mark.parametrize("op", ["linear_act", "mlp", "gated_mlp"])
-@pytest.mark.parametrize("activation", ["relu", "gelu", "selu"])
+@pytest.mark.parametrize(("op", "activation"), [("linear_act", "gelu"), ("mlp", "relu"), ("gated_mlp", "selu")])
 @each_dtype
 def test_networks_are_as_exact_as_pytorch(op: str, activation: str, dtype: torch.dtype, device: Any) -> None:
     """Over many draws, the errors of a 16-bit network and its gradients are no larger than those of PyTorch's layers.

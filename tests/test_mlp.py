@@ -12,10 +12,11 @@ import fastops
 from checks import assert_meta_agrees, assert_same_bits, kept_tensors, products
 from perceptrons import Network, assert_agrees_with_autograd, draw_network, expected_network, plain_network
 from reference import ACTIVATIONS
-from strategies import draw_tensor, dtypes, every_dtype, random_tensor
+from strategies import ONCE, draw_tensor, dtypes, every_dtype, random_tensor
 
 ops = torch.ops.fastops
-many = settings(max_examples=5 * settings().max_examples)
+once = settings(max_examples=ONCE * settings().max_examples)
+many = settings(max_examples=5 * ONCE * settings().max_examples)
 
 
 @many
@@ -77,6 +78,7 @@ def test_linear_act(device, data, dtype):
 
 
 @every_dtype
+@once
 @given(st.data())
 def test_small_networks(device, dtype, data):
     """Networks of up to 8 layers and 128 features, which are one kernel on GPUs: any edge of its blocks of products."""

@@ -13,7 +13,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 
 import fastops
 import fastops.nn
-from samples import SAMPLES, Sample, as_tuple, close, each_sample
+from samples import SAMPLES, Sample, as_tuple, close, each_rule
 from strategies import DEVICE, WIDEST
 
 ops = torch.ops.fastops
@@ -30,7 +30,7 @@ def test_every_op_has_a_sample() -> None:
     assert registered == {f"fastops::{sample.op}" for sample in SAMPLES}
 
 
-@each_sample
+@each_rule
 @pytest.mark.feature("opcheck")
 def test_opcheck(sample: Sample, device: Any) -> None:
     """PyTorch's own checks of a custom op: schema, autograd registration, fake tensors, compiled with gradients."""
@@ -48,18 +48,18 @@ def test_opcheck_without_gradient(sample: Sample, device: Any) -> None:
 # ---- fake and meta tensors ----
 
 
-@each_sample
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@each_rule
 @pytest.mark.feature("meta")
-def test_meta_tensors(sample: Sample, dtype: torch.dtype, device: Any) -> None:
+def test_meta_tensors(sample: Sample, device: Any) -> None:
     """On the meta device the results have the shapes, dtypes and strides that they have on a real one."""
-    results = []
-    for place in (device, "meta"):
-        tensors = [tensor.to(place, dtype) for tensor in sample.tensors(device)]
-        results.append(as_tuple(sample.call(*tensors)))
-    for real, meta in zip(*results, strict=True):
-        assert meta.is_meta
-        assert (real.shape, real.dtype, real.stride()) == (meta.shape, meta.dtype, meta.stride())
+    for dtype in (torch.float32, torch.bfloat16):
+        results = []
+        for place in (device, "meta"):
+            tensors = [tensor.to(place, dtype) for tensor in sample.tensors(device)]
+            results.append(as_tuple(sample.call(*tensors)))
+        for real, meta in zip(*results, strict=True):
+            assert meta.is_meta
+            assert (real.shape, real.dtype, real.stride()) == (meta.shape, meta.dtype, meta.stride())
 
 
 def symbolic(mode: FakeTensorMode, tensor: Tensor) -> Tensor:
@@ -68,7 +68,7 @@ def symbolic(mode: FakeTensorMode, tensor: Tensor) -> Tensor:
     return mode.from_tensor(tensor, symbolic_context=context)
 
 
-@each_sample
+@each_rule
 @pytest.mark.feature("symbolic sizes")
 def test_symbolic_sizes(sample: Sample, device: Any) -> None:
     """With symbolic sizes the op computes symbolic shapes, and the number of rows stays unknown."""

@@ -26,13 +26,17 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser("python tests/fuzz", description="Random cases against what they must equal.")
     parser.add_argument("families", nargs="*", metavar="FAMILY", help=f"by default all: {' '.join(FAMILIES)}")
     parser.add_argument("--seed", type=int, nargs="+", help="run these cases of the family in this process, in order")
-    parser.add_argument("--quick", action="store_true", help="half a minute of the same cases each time, on all CPUs")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="15 seconds of the same cases each time, on all CPUs, each in one environment of the family's",
+    )
     parser.add_argument("--minutes", type=float, help="of cases, in all (default 60)")
     parser.add_argument("--first-seed", type=int, help="default: random")
     parser.add_argument("--limit", type=float, default=120, help="seconds until a case hangs (default %(default)s)")
     parser.add_argument("--processes", type=int, help="default: one for two CPUs, beside other work")
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)  # in the processes that run cases
-    quick = {"minutes": 0.5, "first_seed": 0, "processes": CPUS}
+    quick = {"minutes": 0.25, "first_seed": 0, "processes": CPUS}
     long = {"minutes": 60.0, "first_seed": random.SystemRandom().randrange(2**31), "processes": max(1, CPUS // 2)}
     chosen = parser.parse_args()
     for name, value in (quick if chosen.quick else long).items():
@@ -53,7 +57,8 @@ def main() -> int:
         return 0
     print(f"fuzz: {' '.join(families)}; --first-seed {chosen.first_seed}; {chosen.minutes:g} minutes", flush=True)
     seconds = 60 * chosen.minutes / len(families)
-    results = [sessions.run(name, chosen.first_seed, seconds, chosen.limit, chosen.processes) for name in families]
+    settings = chosen.first_seed, seconds, chosen.limit, chosen.processes, not chosen.quick
+    results = [sessions.run(name, *settings) for name in families]
     print("\n".join(line for result in results for line in result.lines()))
     return int(any(result.failures for result in results))
 

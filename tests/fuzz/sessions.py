@@ -130,13 +130,19 @@ def command(family: str, *seeds: int) -> str:
     return f"python tests/fuzz {family} --seed {' '.join(map(str, seeds))}"
 
 
-def run(family: str, first_seed: int, seconds: float, limit: float, processes: int) -> Result:
-    """Runs cases of a family until the time is over; failures are printed as they come."""
+def run(
+    family: str, first_seed: int, seconds: float, limit: float, processes: int, every_environment: bool = True
+) -> Result:
+    """Runs cases of a family until the time is over, in every environment or in one for each process.
+
+    Failures are printed as they come.
+    """
     result = Result(family)
     environments = cases.environments(family)
     # Each stream of seeds has one environment and one process at a time.
     streams = -(-max(processes, len(environments)) // len(environments)) * len(environments)
-    seconds *= processes / streams
+    chosen = range(streams if every_environment else processes)
+    seconds *= processes / len(chosen)
 
     def stream(number: int) -> None:
         environment = environments[(first_seed + number) % len(environments)]
@@ -156,7 +162,7 @@ def run(family: str, first_seed: int, seconds: float, limit: float, processes: i
                 return process.close()
 
     with ThreadPoolExecutor(processes) as pool:
-        list(pool.map(stream, range(streams)))
+        list(pool.map(stream, chosen))
     return result
 
 

@@ -1,14 +1,12 @@
 #!/usr/bin/env bash
 # make metal-check: everything about the Metal backend that can be checked without a Mac. Needs a built .venv.
-# With "quick": no mutations; of few activations the other orders of the threads, and the tests that come to the kernels
-# through the rest of the library.
+# With "quick": no mutations, and two orders of the threads. Few activations with one of them, for what depends on where
+# an element is, and for the tests that come to the kernels through the rest of the library, of which there are fewer.
+# Every value of bfloat16 and not of float16, no tests of the largest tensors.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-case $* in
-  "") quick= ;;
-  quick) quick=yes ;;
-  *) echo "what may be asked for is quick, not $*" && exit 2 ;;
-esac
+. tools/checks.sh
+no_more_arguments "$@"
 
 if ! command -v clang-19 > /dev/null; then
   if [[ $(id -u) = 0 ]] && command -v apt-get > /dev/null; then
@@ -20,59 +18,52 @@ if ! command -v clang-19 > /dev/null; then
   fi
 fi
 
-step() { echo "=== metal: $1 (after $SECONDS s)"; }
 out=build/metal
-python=.venv/bin/python
-version=$("$python" -c 'import sysconfig; print(sysconfig.get_config_var("py_version_nodot"))')
-build=$(echo build/cp"$version"-*-linux_*)
 
-step "legal Metal"
-"$python" tests/metal/kernels.py check
+step "metal: is it legal Metal"
+.venv/bin/python tests/metal/kernels.py check
 
-step "build"
+step "metal: build"
 mkdir -p "$out/fastops"
-"$python" tests/metal/kernels.py build "$out/libkernels.so" &
+.venv/bin/python tests/metal/kernels.py build "$out/libkernels.so" &
 kernels=$!
-.venv/bin/cmake -S . -B "$build" > /dev/null
-.venv/bin/cmake --build "$build" --target fastops_on_fake_mps
-.venv/bin/cmake --install "$build" --prefix "$out/install" > /dev/null
-cp -r python/fastops/. "$out/install"/fastops/{libfastops_*.so,_activations.py} "$out/fastops/"
-(cd "$out/install/fastops" && cp --parents torch-*/{_C*,_build.py} ../../fastops/)
+build_targets "$out" fastops_on_fake_mps
+package "$out" "$out"
+environment "$out"
 wait "$kernels"
-
-# An environment of its own, as the other one's fastops is found before any in PYTHONPATH.
-if [[ ! -e $out/venv ]]; then
-  "$python" -m venv --without-pip "$out/venv"
-  packages=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-  printf '%s\n' "$PWD/$out" "$packages" > "$(echo "$out"/venv/lib/python*/site-packages)/fastops.pth"
-fi
 export FASTOPS_TEST_DEVICE=mps FASTOPS_TEST_PROFILE=quick FASTOPS_METAL_KERNELS=$PWD/$out/libkernels.so
 pytest() { "$out/venv/bin/python" -m pytest -n 2 -q "$@"; }
 
 few() { PYTEST_PLUGINS=few_activations PYTHONPATH=tools/gpu "$@"; }
 
 if [[ ! $quick ]]; then
-  step "mutations"
+  step "metal: mutations"
   "$out/venv/bin/python" tests/metal/mutations.py
 fi
 
-# The seeds of the threads' order differ, and with 0 they are in step.
-step "the kernels whose threads work together, in several orders of the threads"
-FASTOPS_METAL_SCHEDULE=0 ${quick:+few} pytest tests/test_bias_act.py -k "backward or gradient"
-# Without the large products: small ones take several tiles, too.
-FASTOPS_METAL_LINEAR=1 FASTOPS_METAL_SCHEDULE=2 ${quick:+few} pytest tests/test_mlp.py \
-  -k "forward or autograd or linear_act or exact"
-
-step "the suite"
-export FASTOPS_METAL_SCHEDULE=1
 # README.md says why not these.
 without="decompos or onnx or documentation or on_threads or negative_bit"
 kernels=(tests/metal tests/test_{activation,bias_act,gated_act,mlp,gated_mlp,far_apart}.py)
+together="the kernels whose threads work together, in several orders of the threads"
+# Without the large products: small ones take several tiles, too.
+linear="forward or autograd or linear_act or exact"
+# The seeds of the threads' order differ, and with 0 they are in step.
 if [[ $quick ]]; then
+  step "metal: $together"
+  FASTOPS_METAL_LINEAR=1 FASTOPS_METAL_SCHEDULE=2 few pytest tests/test_{bias_act,mlp}.py \
+    -k "not (threads or 20000 or bfloat16 or [16-) and (test_bias_act and (backward or gradient) or test_mlp and ($linear))"
+  step "metal: the suite"
+  export FASTOPS_METAL_SCHEDULE=0
+  without+=" or threads or blocks or every_mask or 20000-67 or sixteen_bit_value and dtype1 or many_rows and bfloat16"
+  without+=" or every_lane and not (softplus or selu or mish)"
   pytest "${kernels[@]}" -k "not ($without)"
-  few pytest tests/test_{autograd{,_in_place},mixed_precision,functorch,errors,errors_writing,storages,nn,nn_layers}.py \
-    -k "not ($without)"
+  few pytest tests/test_{autograd{,_in_place},mixed_precision,storages,nn_layers}.py -k "not ($without)"
 else
+  step "metal: $together"
+  FASTOPS_METAL_SCHEDULE=0 pytest tests/test_bias_act.py -k "backward or gradient"
+  FASTOPS_METAL_LINEAR=1 FASTOPS_METAL_SCHEDULE=2 pytest tests/test_mlp.py -k "$linear"
+  step "metal: the suite"
+  export FASTOPS_METAL_SCHEDULE=1
   pytest tests -k "not ($without)" --ignore-glob=tests/test_{compile_,fuse}\*.py \
     --ignore=tests/test_{backends,bench,capability,composability,convert_models,cpp,distributed,dtensor,examples,gpu,large}.py
 fi
