@@ -106,8 +106,8 @@ struct Kernel<Op, kernel, typename Op::Result(Values...)> {
 }  // namespace detail
 
 // Registers a kernel: a function of the op or of its checked arguments, or, for a layer above the backends, of the key
-// set that it was called with and the op. (The dispatcher's adapters take long to compile: those for a function known at
-// run time are the same for all kernels of an op in a file.)
+// set that it was called with and the op. (The dispatcher's adapters take long to compile: those for a function known
+// at run time are the same for all kernels of an op in a file.)
 template <class Op, auto kernel>
 void implement(torch::Library& m) {
   using Kernel = detail::Kernel<Op, kernel, Signature<Op>>;
