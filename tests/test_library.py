@@ -25,11 +25,14 @@ Run = Callable[[str], subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
-    """A folder with a copy of the package as it is installed."""
+    """A folder with a copy of the package as it is installed, but for libraries for other torch versions."""
     for place in dict.fromkeys(fastops.__path__):
         if not Path(place).name.startswith("torch-"):
             ignored = shutil.ignore_patterns("__pycache__", "include", "share")
             shutil.copytree(place, tmp_path / "fastops", ignore=ignored, dirs_exist_ok=True)
+    for folder in (tmp_path / "fastops").glob("torch-*"):
+        if folder.name != f"torch-{MINOR}":
+            shutil.rmtree(folder)
     return tmp_path
 
 
