@@ -16,18 +16,23 @@
 
 namespace fastops {
 
-// How many parameters an activation has: 0 to 2.
-constexpr size_t parameter_count(Activation id) {
-  constexpr auto count = [](std::string_view schema) {
-    size_t parameters = 0;
-    for (size_t at = schema.find("float "); at != schema.npos; at = schema.find("float ", at + 1)) ++parameters;
-    return parameters;
-  };
-#define FASTOPS_COUNT_PARAMETERS(name, A, parameters, ...) count(parameters),
-  constexpr std::array<size_t, activation_count> counts = {FASTOPS_ACTIVATIONS(FASTOPS_COUNT_PARAMETERS)};
-#undef FASTOPS_COUNT_PARAMETERS
-  return counts[static_cast<size_t>(id)];
+namespace detail {
+
+constexpr size_t count_parameters(std::string_view schema) {
+  size_t count = 0;
+  for (size_t at = schema.find("float "); at != schema.npos; at = schema.find("float ", at + 1)) ++count;
+  return count;
 }
+
+#define FASTOPS_COUNT_PARAMETERS(name, A, parameters, ...) count_parameters(parameters),
+inline constexpr std::array<size_t, activation_count> parameter_counts = {
+    FASTOPS_ACTIVATIONS(FASTOPS_COUNT_PARAMETERS)};
+#undef FASTOPS_COUNT_PARAMETERS
+
+}  // namespace detail
+
+// How many parameters an activation has: 0 to 2.
+constexpr size_t parameter_count(Activation id) { return detail::parameter_counts[static_cast<size_t>(id)]; }
 
 struct ActivationSpec {
   Activation id;
