@@ -28,10 +28,10 @@ def merge(wheels: Sequence[Path], out: Path, name: str | None = None) -> Path:
         first, *others = (unpack(wheel, Path(temporary) / str(i)) for i, wheel in enumerate(wheels))
         for other in others:
             add(other, first)
-        minors = [folder.name.removeprefix("torch-") for folder in (first / "fastops").glob("torch-*")]
-        if not minors:
+        found = minors(first)
+        if not found:
             raise ValueError(f"{wheels[0]} has no folder fastops/torch-X.Y")
-        rewrite_metadata(first, requirement(minors), name)
+        rewrite_metadata(first, requirement(found), name)
         out.mkdir(parents=True, exist_ok=True)
         before = set(out.iterdir())
         run_wheel("pack", "--dest-dir", str(out), str(first))
