@@ -10,7 +10,7 @@ from torch import nn
 from compiled import assert_same, rand
 from fastops import functional
 from fastops._resolve import PARAMETERS
-from fastops.compile.formulas import FORMULAS
+from fastops.compile.formulas import CLAMP_PASSES_BOUNDS, FORMULAS
 
 W = rand(5, 6, seed=1)
 
@@ -37,8 +37,7 @@ SPELLINGS = {
     "relu_squared": [lambda x: F.relu(x).square(), lambda x: torch.relu(x) * torch.relu(x), lambda x: x.relu().pow(2)],
     "softshrink(lambd=0.3)": [
         lambda x: F.softshrink(x, 0.3),
-        lambda x: x - x.clamp(-0.3, 0.3),
-        lambda x: x - torch.clamp(x, min=-0.3, max=0.3),
+        *([lambda x: x - x.clamp(-0.3, 0.3), lambda x: x - torch.clamp(x, min=-0.3, max=0.3)] * CLAMP_PASSES_BOUNDS),
         lambda x: x.sign() * F.relu(x.abs() - 0.3),
         lambda x: F.relu(x - 0.3) - F.relu(-x - 0.3),
         lambda x: torch.where(x > 0.3, x - 0.3, torch.where(x < -0.3, x + 0.3, 0 * x)),
@@ -63,9 +62,10 @@ def test_spellings_of_an_activation_are_recognized(activation, spelling):
 @pytest.mark.parametrize(
     "function",
     [
-        lambda x: torch.clamp(x, min=0),  # its derivative at 0 is 1
+        lambda x: torch.clamp(x, min=0),  # its derivative at 0 is 1 or 0, as torch has it
         lambda x: torch.maximum(x, torch.zeros_like(x)),  # ... 1/2
         lambda x: x.clamp(0, 6),
+        *([lambda x: x - x.clamp(-0.3, 0.3)] * (not CLAMP_PASSES_BOUNDS)),  # its derivative at 0.3 is 1
         lambda x: torch.where(x > 0.3, x - 0.3, torch.where(x < -0.3, x + 0.3, 0.0)),  # no NaN where x has one
         lambda x: F.relu(x - 0.3) - F.relu(-x - 0.2),
         lambda x: x * torch.sigmoid(1.7 * x + 0.1),

@@ -56,6 +56,21 @@ def test_profiler_shows_phases(make: Any, device: Any) -> None:
     assert products <= names or names & {"aten::mm", "aten::addmm"}
 
 
+# ---- the graph ----
+
+
+@each_op
+def test_node_has_a_class(sample: Sample, device: Any) -> None:
+    """The node of an op is of a class named as it, which is what PyTorch shows of a tensor and tells nodes by."""
+    if not sample.differentiable:
+        return
+    result = as_tuple(sample.call(*sample.tensors(device, requires_grad=True)))[0]
+    node = result.grad_fn
+    if node.name().startswith("Fastops"):
+        assert type(node).__name__ == node.name()
+    assert f"grad_fn=<{node.name()}>" in repr(result)
+
+
 # ---- modes ----
 
 

@@ -172,6 +172,22 @@ def test_compile_in_place_and_out(name: str, device: Any) -> None:
     close(*results)
 
 
+@pytest.mark.parametrize("name", ["gelu", "tanh"])
+def test_compile_in_place_with_gradient(name: str, device: Any) -> None:
+    """What a compiled function returns is the argument that it wrote into, with the gradient of what it wrote."""
+    torch._dynamo.reset()
+    in_place = getattr(ops, f"{name}_")
+    results = []
+    for run in (in_place, torch.compile(in_place, fullgraph=True, backend="aot_eager")):
+        x = batch(3, device)
+        written = x.clone()
+        returned = run(written)
+        assert returned.data_ptr() == written.data_ptr()
+        results.append([written, *torch.autograd.grad((written**2).sum(), x, retain_graph=True)])
+        results[-1] += torch.autograd.grad((returned**3).sum(), x)
+    close(*results)
+
+
 def test_compile_double_backward_through_functional(device: Any) -> None:
     """Transforms of torch.func inside a compiled function give the eager values."""
     torch._dynamo.reset()

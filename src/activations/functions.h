@@ -36,6 +36,12 @@ FASTOPS_HOST_DEVICE T quotient(T a, T b) {
   return a / b;
 }
 
+// a / b for a number b and an a that is not infinite.
+template <class T, class S>
+FASTOPS_HOST_DEVICE T quotient_by_number(T a, S b) {
+  return a / T(b);
+}
+
 // a / (a + b) for positive a and b whose sum is from 1 to 1e30.
 template <class T, class S>
 FASTOPS_HOST_DEVICE T quotient_by_sum(T a, S b) {

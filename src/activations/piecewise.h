@@ -137,7 +137,7 @@ struct Hardshrink : OutputActivation {
 struct Hardsigmoid : ActivationBase {
   template <class T, class S>
   FASTOPS_HOST_DEVICE static T value(T x, Params<S>) {
-    return quotient(clamp(x + S(3), S(0), S(6)), T(S(6)));
+    return quotient_by_number(clamp(x + S(3), S(0), S(6)), S(6));
   }
   template <class T, class G, class S>
   FASTOPS_HOST_DEVICE static T gradient(G g, T x, Params<S>) {

@@ -1,6 +1,10 @@
 // Derivatives of the plain activations, of any order.
 #include "autograd/activation.h"
 
+#include <array>
+#include <tuple>
+#include <utility>
+
 namespace fastops {
 namespace {
 
@@ -26,6 +30,31 @@ struct ActivationBackwardNode : OpNode<ActivationBackwardNode> {
   }
 };
 
+// A node's class is one of Python's, which has a name: a class for each activation.
+template <class Node, Activation id>
+struct NodeOf : Node {
+  NodeOf() { this->spec.id = id; }
+};
+
+// Makes the node of an activation.
+template <class Node>
+NodePtr<Node> make_node_of(const ActivationSpec& spec) {
+  static constexpr auto makers = []<int... id>(std::integer_sequence<int, id...>) {
+    return std::array<NodePtr<Node> (*)(), activation_count>{
+        [] { return NodePtr<Node>(make_node<NodeOf<Node, Activation{id}>>()); }...};
+  }(std::make_integer_sequence<int, activation_count>());
+  NodePtr<Node> node = makers[static_cast<int>(spec.id)]();
+  node->spec = spec;
+  return node;
+}
+
+template <int... id>
+auto register_nodes(std::integer_sequence<int, id...>) {
+  return std::tuple<RegisterNode<NodeOf<ActivationNode, Activation{id}>>...,
+                    RegisterNode<NodeOf<ActivationBackwardNode, Activation{id}>>...>();
+}
+const auto activation_nodes = register_nodes(std::make_integer_sequence<int, activation_count>());
+
 struct AutogradLayer {
   static Tensor functional(DispatchKeySet keys, const ActivationSpec& spec, const Tensor& self) {
     return record_functional(spec, self, [&] { return redispatch_activation(below_autograd(keys), spec, self); });
@@ -42,9 +71,8 @@ struct AutogradLayer {
     }
     NodePtr<ActivationNode> node;
     if (requires_grad) {
-      node = make_node<ActivationNode>();
+      node = make_activation_node(spec);
       node->set_next_edges(collect_next_edges(self));
-      node->spec = spec;
       node->from_output = output_suffices(spec);  // a rounded output, too: it is what is left, in PyTorch as well
       if (!node->from_output) node->saved = save(self.clone());
     }
@@ -101,11 +129,10 @@ Tensor activation_backward_autograd(c10::DispatchKeySet keys, const ActivationBa
   Tensor result = call_below_autograd(keys, op);
   const ActivationSpec spec = activation_spec(ActivationBackward::name, op.activation, op.params);
   if (grad) {
-    const auto node = make_node<ActivationBackwardNode>();
+    const auto node = make_node_of<ActivationBackwardNode>(spec);
     node->set_next_edges(collect_next_edges(grad_output, saved));
     if (saved.requires_grad()) node->grad_output = save(grad_output);
     node->saved = save(saved);
-    node->spec = spec;
     node->from_output = op.from_output;
     node->order = op.order;
     set_history(result, node);
@@ -127,6 +154,8 @@ Tensor activation_backward_autograd(c10::DispatchKeySet keys, const ActivationBa
 }
 
 }  // namespace
+
+NodePtr<ActivationNode> make_activation_node(const ActivationSpec& spec) { return make_node_of<ActivationNode>(spec); }
 
 TORCH_LIBRARY_IMPL(fastops, Autograd, m) {
   impl_activations<AutogradLayer>(m);

@@ -22,14 +22,16 @@ struct ActivationNode : OpNode<ActivationNode> {
   }
 };
 
+// A node of that activation, with the spec.
+NodePtr<ActivationNode> make_activation_node(const ActivationSpec& spec);
+
 // Records the op run by `redispatch` below autograd and carries a tangent through it.
 template <class Redispatch>
 Tensor record_functional(const ActivationSpec& spec, const Tensor& self, Redispatch redispatch) {
   NodePtr<ActivationNode> node;
   if (needs_grad(self)) {
-    node = make_node<ActivationNode>();
+    node = make_activation_node(spec);
     node->set_next_edges(collect_next_edges(self));
-    node->spec = spec;
     node->from_output = output_suffices(spec, self.scalar_type());
     if (!node->from_output) node->saved = save(self);
   }

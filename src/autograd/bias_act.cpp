@@ -21,6 +21,7 @@ struct BiasActNode : OpNode<BiasActNode> {
     return scatter(bias_act_backward(grads[0], at_point, b, spec, from_output, mask), mask);
   }
 };
+const RegisterNode<BiasActNode> bias_act_node;
 
 Tensor bias_act_autograd(c10::DispatchKeySet keys, const BiasAct& op) {
   const Tensor& self = op.self;

@@ -20,6 +20,7 @@ struct ActMulNode : OpNode<ActMulNode> {
     return scatter(act_mul_backward(grads[0], gate.unpack(), up.unpack(), spec, mask), mask);
   }
 };
+const RegisterNode<ActMulNode> act_mul_node;
 
 // The gradients of act_mul_backward: of <a, grad_output * up * f'(gate)> + <b, grad_output * f(gate)>.
 struct ActMulBackwardNode : OpNode<ActMulBackwardNode> {
@@ -49,6 +50,7 @@ struct ActMulBackwardNode : OpNode<ActMulBackwardNode> {
     return grads;
   }
 };
+const RegisterNode<ActMulBackwardNode> act_mul_backward_node;
 
 struct GatedActNode : OpNode<GatedActNode> {
   SavedVariable self;
@@ -63,6 +65,7 @@ struct GatedActNode : OpNode<GatedActNode> {
     return {call_op(GatedActBackward{grads[0], x, info(spec.id).name, parameters(spec), gate_last})};
   }
 };
+const RegisterNode<GatedActNode> gated_act_node;
 
 Tensor act_mul_autograd(c10::DispatchKeySet keys, const ActMul& op) {
   const Tensor& gate = op.gate;

@@ -47,6 +47,7 @@ struct GatedMlpNode : OpNode<GatedMlpNode> {
     return call_op(LinearAct{x, weight, bias, "identity", {}});
   }
 };
+const RegisterNode<GatedMlpNode> gated_mlp_node;
 
 NodePtr<GatedMlpNode> make_gated_mlp_node(const GatedMlpArguments& mlp) {
   const auto node = make_node<GatedMlpNode>();

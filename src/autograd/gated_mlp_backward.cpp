@@ -81,6 +81,7 @@ struct GatedMlpBackwardNode : OpNode<GatedMlpBackwardNode> {
   using Projections = std::pair<Point, Tensor>;
   Recomputed<Projections> recomputed_;
 };
+const RegisterNode<GatedMlpBackwardNode> gated_mlp_backward_node;
 
 std::vector<Tensor> gated_mlp_backward_autograd(c10::DispatchKeySet keys, const GatedMlpBackward& op) {
   const std::array<Tensor, 7> inputs = {op.grad_output,

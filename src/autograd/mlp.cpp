@@ -60,6 +60,7 @@ struct MlpNode : OpNode<MlpNode> {
     return {needs_output ? std::optional(std::move(out)) : std::nullopt, std::move(hidden)};
   }
 };
+const RegisterNode<MlpNode> mlp_node;
 
 NodePtr<MlpNode> make_mlp_node(const MlpArguments& mlp) {
   const auto node = make_node<MlpNode>();

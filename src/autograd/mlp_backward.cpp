@@ -77,6 +77,7 @@ struct MlpBackwardNode : OpNode<MlpBackwardNode> {
 
   Recomputed<std::vector<Layer>> recomputed_;
 };
+const RegisterNode<MlpBackwardNode> mlp_backward_node;
 
 std::vector<Tensor> mlp_backward_autograd(c10::DispatchKeySet keys, const MlpBackward& op) {
   if (any_tangent(op.grad_output, op.input, op.weights, op.biases)) return composite_mlp_backward(op.checked());

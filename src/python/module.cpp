@@ -182,6 +182,7 @@ PYBIND11_MODULE(_C, m) {
     const auto id = static_cast<Activation>(i);
     with_parameters(id, [&](auto indices) { define_activation(m, id, indices); });
   }
+  for (const NodeClass& node : node_classes()) define_node_class(node);
   m.def("initialize_plain", &plain::initialize);
   m.def("add_plain_class", &plain::add_class);
   m.def("mlp_of_modules", wrap_pybind_function(mlp_of_modules));

@@ -11,6 +11,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "torch_internal/node_classes.h"
 #include "torch_internal/shared_node.h"
 
 namespace fastops {
@@ -180,6 +181,14 @@ class OpNode : public SharedNode {
   }
 
   std::optional<std::vector<bool>> wanted_;  // by compiled autograd
+};
+
+// To be defined once for each class of nodes.
+template <class T>
+struct RegisterNode {
+  RegisterNode() {
+    node_classes().push_back({&typeid(T), [] { return make_node<T>()->name(); }});
+  }
 };
 
 }  // namespace fastops

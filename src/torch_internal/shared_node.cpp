@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "torch_internal/node_classes.h"
+
 namespace fastops {
 
 namespace {
@@ -11,6 +13,11 @@ namespace {
 thread_local const SharedNode* last_use = nullptr;
 
 }  // namespace
+
+std::vector<NodeClass>& node_classes() {
+  static std::vector<NodeClass> classes;
+  return classes;
+}
 
 class SharedNode::Use {
  public:

@@ -1,7 +1,7 @@
 """The activations as people spell them out, and the recognition of an elementwise function as one of them.
 
 A formula is listed where its value and its derivative are those of the activation everywhere: at NaN, and where the
-derivative jumps. (``torch.clamp(x, min=0)`` is not ReLU: its derivative at 0 is 1. ``torch.where(x > l, x - l, 0)``
+derivative jumps. (``torch.clamp(x, min=0)`` is not ReLU if its derivative at 0 is 1. ``torch.where(x > l, x - l, 0)``
 makes a NaN 0.) Only where a formula overflows on the way does it give something else.
 """
 
@@ -20,6 +20,16 @@ from .._resolve import PARAMETERS
 from .calls import ELEMENTWISE, Call, call_of
 from .polynomials import Polynomial, X
 
+
+def _slope_at_bound() -> float:
+    """The derivative of torch.clamp where its argument is a bound: 1 up to torch 2.13, 0 from 2.14 on."""
+    with torch.inference_mode(False), torch.enable_grad():
+        x = torch.zeros((), device="cpu", requires_grad=True)
+        return float(torch.autograd.grad(x.clamp(min=0), x)[0])
+
+
+CLAMP_PASSES_BOUNDS = _slope_at_bound() == 1
+
 # Each is a function of x, or of x and the activation's one parameter.
 FORMULAS: dict[str, Sequence[Callable[..., Any]]] = {
     "sigmoid": [lambda x: 1 / (1 + torch.exp(-x))],
@@ -35,7 +45,7 @@ FORMULAS: dict[str, Sequence[Callable[..., Any]]] = {
     "relu_squared": [lambda x: F.relu(x) ** 2],
     "hardsigmoid": [lambda x: F.relu6(x + 3) / 6],
     "softshrink": [
-        lambda x, lambd: x - torch.clamp(x, -lambd, lambd),
+        *([lambda x, lambd: x - torch.clamp(x, -lambd, lambd)] if CLAMP_PASSES_BOUNDS else []),
         lambda x, lambd: torch.sign(x) * F.relu(torch.abs(x) - lambd),
         lambda x, lambd: F.relu(x - lambd) - F.relu(-x - lambd),
         lambda x, lambd: torch.where(torch.abs(x) > lambd, x - lambd * torch.sign(x), x * 0),

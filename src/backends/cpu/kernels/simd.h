@@ -252,6 +252,17 @@ inline Floats quotient(Floats a, Floats b) {
 #endif
 }
 
+// a / b for an a that is not infinite; 1 / b is computed when this is compiled.
+inline Floats quotient_by_number(Floats a, float b) {
+#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
+  const Floats r(1.0f / b);
+  const Floats q = a * r;
+  return fmadd(subtract_product(a, q, Floats(b)), r, q);
+#else
+  return a / Floats(b);
+#endif
+}
+
 // 1 / b for b from 1 to 2^100.
 inline Floats reciprocal(Floats b) {
 #if defined(CPU_CAPABILITY_AVX512)

@@ -69,6 +69,7 @@ Vec<S> at_least(Vec<S> x, S low) {
   return clamp_min(x.v, Vectorized<S>(low));
 }
 inline Vec<float> quotient(Vec<float> a, Vec<float> b) { return quotient(a.v, b.v); }
+inline Vec<float> quotient_by_number(Vec<float> a, float b) { return quotient_by_number(a.v, b); }
 inline Vec<float> quotient_by_sum(Vec<float> a, float b) { return quotient_by_sum(a.v, Floats(b)); }
 inline Vec<float> reciprocal(Vec<float> b) { return reciprocal(b.v); }
 inline Vec<float> exp2(Vec<float> x) { return exp2(x.v); }
