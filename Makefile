@@ -81,11 +81,14 @@ format: $(stamps)/lint ## Format all sources
 	$(bin)/ruff format .
 	$(bin)/clang-format -i $(cxx_sources)
 
-lint: mypy ## Check style, types, and where PyTorch's internals are used
+lint: mypy ## Check style, types, workflows, and where PyTorch's internals are used
 	$(bin)/python tools/check_torch_internals.py
 	$(bin)/ruff check .
 	$(bin)/ruff format --check .
 	$(bin)/clang-format --dry-run -Werror $(cxx_sources)
+	$(bin)/zizmor --offline --quiet --strict-collection .github
+	PATH="$(CURDIR)/$(bin):$$PATH"; if command -v actionlint; then actionlint; \
+	else echo "actionlint is not installed: of the workflows, zizmor alone has seen them"; fi
 
 # The package as it is installed: with the module that is generated from the table of activations.
 mypy: $(torch) $(stamps)/lint $(stamps)/bench
