@@ -3,6 +3,7 @@
 # TORCH   what pip installs as torch: by default the version in pyproject.toml; for example TORCH=torch==2.11.0
 # DIST    the name of what `make sdist` and `make wheel` build: by default that in pyproject.toml, as for PyPI
 # WHEEL_TORCH  the releases of torch that it is for beside TORCH: by default the newest of those in pyproject.toml
+# RELEASE_TORCH  those beside which `make release-check` installs it: by default that of .venv
 # WERROR  1 to treat compiler warnings as errors and to check the standard library's preconditions, as CI does
 # ARGS    further arguments for the program that a target runs: make test ARGS="-k softshrink"
 PYTHON ?= python3
@@ -10,6 +11,7 @@ TORCH ?= --group torch
 own_name := $(shell sed -n 's/^name = "\(.*\)"/\1/p' pyproject.toml)
 DIST ?= $(own_name)
 WHEEL_TORCH ?= $(lastword $(released_torch))
+RELEASE_TORCH ?= $(torch_of_group)
 WERROR ?=
 ARGS ?=
 
@@ -35,7 +37,7 @@ fastops := $(stamps)/fastops$(if $(filter-out 0,$(WERROR)),-werror)
 sources := $(shell find CMakeLists.txt pyproject.toml cmake src tools python -type f -not -name '*.pyc')
 cxx_sources = $(shell find src examples tools -name '*.cpp' -o -name '*.h' -o -name '*.hpp' -o -name '*.hip')
 
-.PHONY: help build test fuzz strangers demo bench gpu gpu-check gpu-mutations sanitize format lint mypy sdist wheel wheel-matrix metal-check metal-symbols backend-check clean
+.PHONY: help build test fuzz strangers demo bench gpu gpu-check gpu-mutations sanitize format lint mypy sdist wheel wheel-matrix metal-check metal-symbols backend-check release-check clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1 /p' $(MAKEFILE_LIST) | while read -r name text; do printf '%-13s %s\n' "$$name" "$$text"; done
@@ -99,7 +101,7 @@ mypy: $(torch) $(stamps)/lint $(stamps)/bench $(stamps)/wheel $(stamps)/release
 	$(bin)/mypy
 
 # What is released has the time of the commit.
-sdist wheel: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct)
+sdist wheel release-check: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct)
 
 sdist: $(stamps)/build $(stamps)/wheel ## Build the source distribution into dist/
 	rm -rf dist
@@ -128,6 +130,9 @@ wheel-matrix: WHEEL_TORCH = $(released_torch)
 wheel-matrix: wheel ## Try a wheel for every torch beside each, from PyPI; all tests with some: SUITE="2.11.0 2.13.0 2.15.0"
 	$(bin)/python tools/wheel_matrix.py --wheels wheelhouse --name $(DIST) --suite $(SUITE) -- \
 	  $(sort $(WHEEL_TORCH) $(torch_of_group))
+
+release-check: wheel $(stamps)/release ## Rehearse a release: RELEASING.md; with a second build, as long as a first, by ARGS=--rebuild
+	BUILD_OPTIONS="$(werror)" $(bin)/python tools/release_check.py $(ARGS) --torch $(RELEASE_TORCH) -- dist/*.tar.gz wheelhouse/*.whl
 
 # Kernels, host code and tests of the Apple GPU backend, on a stand-in for the device: tests/metal/README.md.
 metal-check: build $(stamps)/test ## Check the Metal backend on Linux, without a Mac; needs clang-19; a part: ARGS=quick
