@@ -1,20 +1,22 @@
 # Development tasks. Needs python3 (with venv), a C++20 compiler and git; everything else is installed into .venv.
 #
 # TORCH   what pip installs as torch: by default the version in pyproject.toml; for example TORCH=torch==2.11.0
-# DIST    the name of the wheel that `make wheel` builds: by default that in pyproject.toml, as for PyPI
-# WHEEL_TORCH  the releases of torch that it is for beside TORCH
+# DIST    the name of what `make sdist` and `make wheel` build: by default that in pyproject.toml, as for PyPI
+# WHEEL_TORCH  the releases of torch that it is for beside TORCH: by default the newest of those in pyproject.toml
+# RELEASE_TORCH  those beside which `make release-check` installs it: by default that of .venv
 # WERROR  1 to treat compiler warnings as errors and to check the standard library's preconditions, as CI does
 # ARGS    further arguments for the program that a target runs: make test ARGS="-k softshrink"
 PYTHON ?= python3
 TORCH ?= --group torch
-DIST ?= $(shell sed -n 's/^name = "\(.*\)"/\1/p' pyproject.toml)
-WHEEL_TORCH ?= $(newest_torch)
+own_name := $(shell sed -n 's/^name = "\(.*\)"/\1/p' pyproject.toml)
+DIST ?= $(own_name)
+WHEEL_TORCH ?= $(lastword $(released_torch))
+RELEASE_TORCH ?= $(torch_of_group)
 WERROR ?=
 ARGS ?=
 
-# The newest release of each minor's beginning that a release of fastops is for; the group torch has another.
-older_torch := 2.11.0 2.12.0 2.14.0
-newest_torch := 2.15.0
+torch_of_group := $(shell sed -n 's/^torch = \["torch==\([0-9.]*\)"\]/\1/p' pyproject.toml)
+released_torch := $(shell sed -n '/^\[tool.fastops\]/,/^$$/p' pyproject.toml | grep -o '==[0-9.]*' | tr -d =)
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -35,7 +37,7 @@ fastops := $(stamps)/fastops$(if $(filter-out 0,$(WERROR)),-werror)
 sources := $(shell find CMakeLists.txt pyproject.toml cmake src tools python -type f -not -name '*.pyc')
 cxx_sources = $(shell find src examples tools -name '*.cpp' -o -name '*.h' -o -name '*.hpp' -o -name '*.hip')
 
-.PHONY: help build test fuzz strangers demo bench gpu gpu-check gpu-mutations sanitize format lint mypy sdist wheel wheel-matrix metal-check metal-symbols backend-check clean
+.PHONY: help build test fuzz strangers demo bench gpu gpu-check gpu-mutations sanitize format lint mypy sdist wheel wheel-matrix metal-check metal-symbols backend-check release-check clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1 /p' $(MAKEFILE_LIST) | while read -r name text; do printf '%-13s %s\n' "$$name" "$$text"; done
@@ -81,28 +83,41 @@ format: $(stamps)/lint ## Format all sources
 	$(bin)/ruff format .
 	$(bin)/clang-format -i $(cxx_sources)
 
-lint: mypy ## Check style, types, and where PyTorch's internals are used
+lint: mypy ## Check style, types, workflows, and where PyTorch's internals are used
 	$(bin)/python tools/check_torch_internals.py
 	$(bin)/ruff check .
 	$(bin)/ruff format --check .
 	$(bin)/clang-format --dry-run -Werror $(cxx_sources)
+	$(bin)/zizmor --offline --quiet --strict-collection .github
+	PATH="$(CURDIR)/$(bin):$$PATH"; if command -v actionlint; then actionlint; \
+	else echo "actionlint is not installed: of the workflows, zizmor alone has seen them"; fi
 
 # The package as it is installed: with the module that is generated from the table of activations.
-mypy: $(torch) $(stamps)/lint $(stamps)/bench
+mypy: $(torch) $(stamps)/lint $(stamps)/bench $(stamps)/wheel $(stamps)/release
 	rm -rf build/lint
 	mkdir -p build/lint
 	cp -r python/fastops build/lint/
 	$(bin)/python tools/generate_activations.py src/activations/table.h build/lint/fastops/_activations.py
 	$(bin)/mypy
 
+# What is released has the time of the commit.
+sdist wheel release-check: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct)
+
 sdist: $(stamps)/build $(stamps)/wheel ## Build the source distribution into dist/
 	rm -rf dist
 	$(bin)/python -m build --sdist --no-isolation --outdir dist
 	$(bin)/python tools/check_distributions.py dist/*.tar.gz
+	if [[ $(DIST) != "$(own_name)" ]]; then \
+	  rm -rf build/sdist; mkdir -p build/sdist; tar -xzf dist/*.tar.gz -C build/sdist; rm dist/* build/sdist/*/PKG-INFO; \
+	  sed -i 's/^name = "$(own_name)"$$/name = "$(DIST)"/' build/sdist/*/pyproject.toml; \
+	  $(bin)/python -m build --sdist --no-isolation --outdir dist build/sdist/*; \
+	fi
 
 # Uses what `build` compiled; the check of the source distribution is that it has the same files.
 wheel: build sdist ## Build the Linux wheel, for TORCH and WHEEL_TORCH, into wheelhouse/ and try it in a clean environment
-	BUILD_OPTIONS="$(werror)" tools/build_wheel.sh wheelhouse $(DIST) $(WHEEL_TORCH)
+	rm -rf wheelhouse
+	BUILD_OPTIONS="$(werror)" $(bin)/python tools/build_wheel.py --out wheelhouse --name $(DIST) --torch $(WHEEL_TORCH)
+	PATH="$(CURDIR)/$(bin):$$PATH" python tools/check_distributions.py wheelhouse/*.whl
 	clean=$$(mktemp -d); trap 'rm -rf "$$clean"' EXIT; \
 	$(PYTHON) -m venv --without-pip "$$clean/venv"; \
 	$(bin)/python -m pip --python "$$clean/venv/bin/python" install --no-compile $(TORCH) wheelhouse/*.whl; \
@@ -111,10 +126,13 @@ wheel: build sdist ## Build the Linux wheel, for TORCH and WHEEL_TORCH, into whe
 	venv/bin/python "$(CURDIR)/tools/smoke_test.py"
 
 # SUITE: with which of them all tests are run. Each takes 5 GB while it is tried.
-wheel-matrix: WHEEL_TORCH = $(older_torch) $(newest_torch)
+wheel-matrix: WHEEL_TORCH = $(released_torch)
 wheel-matrix: wheel ## Try a wheel for every torch beside each, from PyPI; all tests with some: SUITE="2.11.0 2.13.0 2.15.0"
-	$(bin)/python tools/wheel_matrix.py --wheels wheelhouse --name $(DIST) --suite $(SUITE) -- $(sort $(WHEEL_TORCH) \
-	  $(shell sed -n 's/^torch = \["torch==\(.*\)"\]/\1/p' pyproject.toml))
+	$(bin)/python tools/wheel_matrix.py --wheels wheelhouse --name $(DIST) --suite $(SUITE) -- \
+	  $(sort $(WHEEL_TORCH) $(torch_of_group))
+
+release-check: wheel $(stamps)/release ## Rehearse a release: RELEASING.md; with a second build, as long as a first, by ARGS=--rebuild
+	BUILD_OPTIONS="$(werror)" $(bin)/python tools/release_check.py $(ARGS) --torch $(RELEASE_TORCH) -- dist/*.tar.gz wheelhouse/*.whl
 
 # Kernels, host code and tests of the Apple GPU backend, on a stand-in for the device: tests/metal/README.md.
 metal-check: build $(stamps)/test ## Check the Metal backend on Linux, without a Mac; needs clang-19; a part: ARGS=quick
@@ -141,7 +159,7 @@ $(torch): $(stamps)/python
 	touch $@
 
 # A dependency group of pyproject.toml.
-$(stamps)/build $(stamps)/lint $(stamps)/demo $(stamps)/bench $(stamps)/wheel: $(stamps)/python pyproject.toml
+$(stamps)/build $(stamps)/lint $(stamps)/demo $(stamps)/bench $(stamps)/wheel $(stamps)/release: $(stamps)/python pyproject.toml
 	$(pip) --group $(notdir $@)
 	touch $@
 

@@ -5,6 +5,9 @@
 # does without.
 set(FASTOPS_TORCH_ROOT "$ENV{FASTOPS_TORCH_ROOT}" CACHE PATH
   "Another torch than the one that is imported: its folder, of which version.py and include/ are enough on Linux")
+if(FASTOPS_TORCH_ROOT)
+  get_filename_component(FASTOPS_TORCH_ROOT "${FASTOPS_TORCH_ROOT}" ABSOLUTE BASE_DIR "${PROJECT_SOURCE_DIR}")
+endif()
 execute_process(
   COMMAND ${Python_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/torch_facts.py ${FASTOPS_TORCH_ROOT}
   OUTPUT_VARIABLE torch_facts

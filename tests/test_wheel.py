@@ -1,7 +1,10 @@
-"""Wheels for several minors of torch: how they are put together, and what they require."""
+"""Wheels for several minors of torch: how they are put together, what they require, and what they say is inside."""
 
 from __future__ import annotations
 
+import json
+import shutil
+import subprocess
 import sys
 import zipfile
 from email import message_from_bytes
@@ -10,7 +13,9 @@ from pathlib import Path
 import pytest
 
 WheelFile = pytest.importorskip("wheel.wheelfile").WheelFile
-TOOLS = Path(__file__).parent.parent / "tools"
+pytest.importorskip("cyclonedx")
+ROOT = Path(__file__).parent.parent
+TOOLS = ROOT / "tools"
 if not TOOLS.exists():
     pytest.skip("needs the sources", allow_module_level=True)
 sys.path.append(str(TOOLS))
@@ -31,13 +36,21 @@ Name: of the description, and Requires-Dist: torch
 """
 
 
+BUILD = """\
+torch_version = "{minor}.1+cpu"
+pybind11_version = "3.0.{minor}"
+compiler = "GNU 14.2.1"
+"""
+SBOM = "fastops_torch-1.2.dist-info/sboms/fastops.cdx.json"
+
+
 def make_wheel(folder: Path, minor: str, **files: str) -> Path:
     """A wheel for a minor of torch, with a few files, or others in their place."""
     info = "fastops_torch-1.2.dist-info"
     content = {
         "fastops/__init__.py": "import this\n",
         "fastops/libfastops_cpu.so": "kernels",
-        f"fastops/torch-{minor}/_build.py": f"torch_version = '{minor}.0'\n",
+        f"fastops/torch-{minor}/_build.py": BUILD.format(minor=minor),
         f"fastops/torch-{minor}/libfastops.so": f"for {minor}",
         f"{info}/METADATA": METADATA.format(torch=minor),
         f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: us\nRoot-Is-Purelib: false\nTag: {TAG}\n\n",
@@ -64,6 +77,7 @@ def test_merge(tmp_path: Path) -> None:
     merged = merge(wheels, tmp_path / "out")
     assert merged == tmp_path / "out" / f"fastops_torch-1.2-{TAG}.whl"
     content = read(merged)
+    assert SBOM in content
     assert {name: content.pop(name) for name in list(content) if "dist-info" not in name} == {
         name: text for wheel in wheels for name, text in read(wheel).items() if "dist-info" not in name
     }
@@ -112,6 +126,55 @@ def test_what_cannot_be_merged(minor: str, files: dict[str, str], error: str, tm
     with pytest.raises(ValueError, match=error):
         merge([first, second], tmp_path / "out")
     assert not list(tmp_path.glob("out/*"))
+
+
+def test_the_same_whenever_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every byte: what is inside has the time of the first wheel."""
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1800000000")
+    wheels = [make_wheel(tmp_path, minor) for minor in ("2.13", "2.11")]
+    merged = merge(wheels, tmp_path / "out").read_bytes()
+    monkeypatch.delenv("SOURCE_DATE_EPOCH")
+    assert merge(wheels, tmp_path / "again").read_bytes() == merged
+    with zipfile.ZipFile(tmp_path / "again" / wheels[0].name) as archive:
+        assert {member.date_time for member in archive.infolist()} == {(2027, 1, 15, 8, 0, 0)}
+
+
+def test_what_is_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PEP 770: the wheel itself, and whose headers are compiled in, of which version."""
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1800000000")
+    merged = merge([make_wheel(tmp_path, minor) for minor in ("2.13", "2.11")], tmp_path / "out")
+    sbom = json.loads(read(merged)[SBOM])
+    assert sbom["bomFormat"] == "CycloneDX"
+    assert sbom["metadata"]["timestamp"] == "2027-01-15T08:00:00+00:00"
+    assert sbom["metadata"]["component"]["purl"] == "pkg:pypi/fastops-torch@1.2"
+    assert [tool["name"] + tool["version"] for tool in sbom["metadata"]["tools"]["components"]] == ["GNU14.2.1"]
+    inside = [
+        f"{name}@{version}"
+        for name, version in (
+            ("pybind11", "3.0.2.11"),
+            ("pybind11", "3.0.2.13"),
+            ("torch", "2.11.1+cpu"),
+            ("torch", "2.13.1+cpu"),
+        )
+    ]
+    assert sorted(f"{one['name']}@{one['version']}" for one in sbom["components"]) == inside
+
+
+def test_nothing_else_is_inside() -> None:
+    """Of the headers in torch's folder that the compiler has read, torch's and pybind11's alone are somebody's code: of
+    sleef.h, declarations (test_symbols.py sees that nothing is called).
+    """
+    version = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    builds = [file.parent for file in ROOT.glob(f"build/{version}-*/.ninja_deps")]
+    ninja = shutil.which("ninja", path=Path(sys.executable).parent)
+    if not builds or not ninja:
+        pytest.skip("needs a build in this folder")
+    for build in builds:
+        read_files = subprocess.run(
+            [ninja, "-C", build, "-t", "deps"], check=True, capture_output=True, text=True
+        ).stdout
+        inside = {line.partition("/torch/include/")[2].split("/")[0] for line in read_files.splitlines()}
+        assert inside - {""} == {"ATen", "c10", "pybind11", "sleef.h", "torch"}
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,7 @@ def check_wheel(file: Path) -> str:
         if without := [folder for folder in folders if not any(f"{folder}/_C." in str(name) for name in inside)]:
             raise ValueError(f"lacks _C in {', '.join(sorted(without))}")
         metadata = next(str(name) for name in names if name.parts[1:] == ("METADATA",))
+        check_presence([metadata.replace("METADATA", "sboms/fastops.cdx.json")], map(str, names))
         minors = [folder.removeprefix("torch-") for folder in folders]
         return check_requirement(archive.read(metadata), requirement(minors))
 

@@ -3,20 +3,25 @@
     python tools/merge_wheels.py --out FOLDER [--name NAME] WHEEL...
 
 What does not depend on torch must be the same in all of them, byte for byte; each brings its folders torch-X.Y. The
-requirement of torch follows from these. Needs the package wheel.
+requirement of torch and the list of what is compiled in (sbom.py) follow from these. Everything inside has the time of
+the first wheel. Needs the dependency group wheel.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections.abc import Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 
+import sbom
 from torch_requirement import requirement
 
 OF_ONE_TORCH = re.compile(r"fastops/torch-(\d+\.\d+)/")
@@ -24,6 +29,7 @@ OF_ONE_TORCH = re.compile(r"fastops/torch-(\d+\.\d+)/")
 
 def merge(wheels: Sequence[Path], out: Path, name: str | None = None) -> Path:
     """Writes the wheel to the folder ``out``, and returns its path."""
+    time = time_of(wheels[0])
     with tempfile.TemporaryDirectory() as temporary:
         first, *others = (unpack(wheel, Path(temporary) / str(i)) for i, wheel in enumerate(wheels))
         for other in others:
@@ -31,22 +37,38 @@ def merge(wheels: Sequence[Path], out: Path, name: str | None = None) -> Path:
         found = minors(first)
         if not found:
             raise ValueError(f"{wheels[0]} has no folder fastops/torch-X.Y")
-        rewrite_metadata(first, requirement(found), name)
-        out.mkdir(parents=True, exist_ok=True)
-        before = set(out.iterdir())
-        run_wheel("pack", "--dest-dir", str(out), str(first))
-        return max(set(out.iterdir()) - before or out.glob("*.whl"), key=lambda path: path.stat().st_mtime)
+        info = rewrite_metadata(first, requirement(found), name)
+        (info / "sboms").mkdir(exist_ok=True)
+        (info / "sboms/fastops.cdx.json").write_text(sbom.document(first, time), encoding="utf-8")
+        return pack(first, out, time)
 
 
-def run_wheel(*arguments: str) -> None:
-    subprocess.run([sys.executable, "-m", "wheel", *arguments], check=True, stdout=subprocess.DEVNULL)
+def time_of(wheel: Path) -> str:
+    """When a wheel's files were written, as SOURCE_DATE_EPOCH; its builder takes it from there."""
+    with zipfile.ZipFile(wheel) as archive:
+        last = max(member.date_time for member in archive.infolist())
+    return str(int(datetime(*last, tzinfo=timezone.utc).timestamp()))
+
+
+def run_wheel(*arguments: str, **environment: str) -> None:
+    command = [sys.executable, "-m", "wheel", *arguments]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env={**os.environ, **environment})
 
 
 def unpack(wheel: Path, folder: Path) -> Path:
-    folder.mkdir()
+    folder.mkdir(parents=True)
     run_wheel("unpack", "--dest", str(folder), str(wheel))
     (top,) = folder.iterdir()
     return top
+
+
+def pack(unpacked: Path, out: Path, time: str) -> Path:
+    """Writes the wheel to the folder ``out``, and returns its path."""
+    with tempfile.TemporaryDirectory() as temporary:
+        run_wheel("pack", "--dest-dir", temporary, str(unpacked), SOURCE_DATE_EPOCH=time)
+        (wheel,) = Path(temporary).iterdir()
+        out.mkdir(parents=True, exist_ok=True)
+        return Path(shutil.move(wheel, out / wheel.name))
 
 
 def add(other: Path, to: Path) -> None:
@@ -80,13 +102,15 @@ def content(folder: Path, name: str) -> bytes:
     return (folder / name).read_bytes()
 
 
-def rewrite_metadata(folder: Path, torch: str, name: str | None) -> None:
+def rewrite_metadata(folder: Path, torch: str, name: str | None) -> Path:
+    """Returns the folder of the metadata, which has the distribution's name."""
     (info,) = folder.glob("*.dist-info")
     file = info / "METADATA"
     file.write_text(with_metadata(file.read_text(encoding="utf-8"), torch, name), encoding="utf-8")
     if name:
         version = info.name.removesuffix(".dist-info").split("-")[1]
-        info.rename(folder / f"{re.sub('[-_.]+', '_', name).lower()}-{version}.dist-info")
+        info = info.rename(folder / f"{re.sub('[-_.]+', '_', name).lower()}-{version}.dist-info")
+    return info
 
 
 def with_metadata(text: str, torch: str, name: str | None) -> str:

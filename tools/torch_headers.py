@@ -1,4 +1,5 @@
-"""Gets the headers of releases of torch, which is all that it takes to compile for them, and prints their folders.
+"""Gets the headers of releases of torch, which is all that it takes to compile for them on Linux (elsewhere the linker
+wants the libraries, too), and prints their folders.
 
     python tools/torch_headers.py 2.11.0 2.15.0
 
@@ -15,6 +16,7 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+WANTED = ("torch/include/", "torch/version.py", *(() if sys.platform == "linux" else ("torch/lib/",)))
 
 
 def headers(version: str) -> Path:
@@ -28,9 +30,7 @@ def headers(version: str) -> Path:
             subprocess.run(command, check=True, stdout=sys.stderr)
             (wheel,) = Path(temporary).glob("*.whl")
             with zipfile.ZipFile(wheel) as archive:
-                wanted = [
-                    name for name in archive.namelist() if name.startswith(("torch/include/", "torch/version.py"))
-                ]
+                wanted = [name for name in archive.namelist() if name.startswith(WANTED)]
                 archive.extractall(Path(temporary) / "wanted", wanted)
             (Path(temporary) / "wanted").rename(kept)
     return kept / "torch"

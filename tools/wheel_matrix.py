@@ -12,55 +12,24 @@ from __future__ import annotations
 import argparse
 import shutil
 import subprocess
-import sys
 import time
-import venv
 from pathlib import Path
+
+from environments import Environment
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "build/wheel-matrix"
 
 
-class Environment:
-    """A virtual environment with a release of torch."""
-
-    def __init__(self, version: str, suite: bool) -> None:
-        self.folder = OUT / version
-        shutil.rmtree(self.folder, ignore_errors=True)
-        venv.create(self.folder)
-        self.python = self.folder / "bin/python"
-        self.pip(f"torch=={version}", *(["--group", f"{ROOT}/pyproject.toml:test"] if suite else ["numpy"]))
-
-    def pip(self, *arguments: str) -> None:
-        pip = [sys.executable, "-m", "pip", "--python", str(self.python), "install", "--disable-pip-version-check"]
-        subprocess.run([*pip, "--quiet", "--no-compile", *arguments], check=True)
-
-    def run(self, *arguments: str) -> str:
-        """The output of Python, which must succeed."""
-        command = [str(self.python), *arguments]
-        result = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
-        print(result.stdout)
-        if result.returncode:
-            raise RuntimeError(f"python {' '.join(arguments)} failed")
-        return result.stdout
-
-    def torch(self) -> dict[str, tuple[int, int]]:
-        """The files of torch, with their sizes and times."""
-        (folder,) = self.folder.glob("lib/python*/site-packages")
-        files = [
-            file for place in folder.glob("torch*") for file in place.rglob("*") if "__pycache__" not in file.parts
-        ]
-        return {str(file): (file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file()}
-
-
 def try_beside(version: str, wheels: Path, name: str, suite: bool) -> str:
     """A line of the table."""
     began = time.monotonic()
-    environment = Environment(version, suite)
-    before, installed = environment.torch(), time.monotonic()
-    environment.pip("--no-index", "--find-links", str(wheels), name)
+    packages = ["--group", f"{ROOT}/pyproject.toml:test"] if suite else ["numpy"]
+    environment = Environment(OUT / version, f"torch=={version}", *packages)
+    before, installed = environment.files(["torch*"]), time.monotonic()
+    environment.install("--no-index", "--find-links", str(wheels), name)
     seconds = time.monotonic() - installed
-    if environment.torch() != before:
+    if environment.files(["torch*"]) != before:
         raise RuntimeError(f"installing {name} changed torch")
     library = next(line for line in environment.run("-m", "fastops").splitlines() if line.startswith("library:"))
     if f"torch-{'.'.join(version.split('.')[:2])}/" not in library:
