@@ -7,6 +7,7 @@ FASTOPS_GPU_LIBRARIES. Each test has a process of its own, in which torch seems 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 import torch
 
 import fastops
+import fatbin
 from fastops import _gpu
 
 RUNTIMES = Path(__file__).parent / "gpu_runtimes"
@@ -156,10 +158,8 @@ except RuntimeError as error:
     print(error)
 """
     launched, error = (line for line in run(HIP + code, hip=[]) if "fastops" in line)
-    assert [
-        next(part for part in ("transform", "forward") if f"{len(part)}{part}" in name) for name in launched.split()
-    ]
-    assert ["GELUEf" in name for name in launched.split()] == [True, True, False]
+    kinds = [re.search(r"\d(transform|forward)I", name)[1] for name in launched.split()]
+    assert kinds == ["transform", "transform", "forward"]
     assert error == "fastops: a GPU kernel could not be launched: the stand-in was told to fail"
 
 
@@ -191,6 +191,76 @@ def test_no_hip_runtime(run: Run) -> None:
     """A torch that has loaded none."""
     code = HIP.replace("runtime = ctypes.CDLL(HIP)", "") + "use_gpu()\nprint(fastops.info().kernels['hip'], native())"
     assert run(code) == ["not loaded, as torch has loaded no HIP runtime (libamdhip64.so) False"]
+
+
+CUDA = """
+torch.version.cuda = "13.0"
+GPUS += [nvidia(9, 0)]
+import fastops
+"""
+
+
+@needs_cuda
+def test_cuda_is_loaded_with_the_first_gpu(run: Run) -> None:
+    """As HIP's; without a device, an op has the runtime's error."""
+    code = """
+print(native(), fastops._gpu.state["cuda"])
+use_gpu()
+print(native(), fastops.info().kernels["cuda"])
+print(*[op for op in fastops.info().native if not native(op)])
+try:
+    on_gpu(torch.ops.fastops.gelu.default, torch.ones(5))
+except RuntimeError as error:
+    print(error)
+"""
+    before, after, missing, error = run(CUDA + code, cuda=["-DVERSION=13000"])
+    assert before == "False not loaded, as torch has used no GPU"
+    assert after == f"True loaded, {LISTS['cuda'].with_suffix('.so')}"
+    assert missing == ""
+    assert error.startswith("fastops: a GPU kernel could not be launched: ")
+
+
+@needs_cuda
+@pytest.mark.parametrize(
+    ("change", "options", "reason"),
+    [
+        ("", ["-DVERSION=12080"], "NVIDIA's driver is for CUDA 12.8, and the kernels need one for CUDA 13"),
+        ("", ["-DVERSION=0"], "there is no NVIDIA driver (libcuda.so.1)"),
+        ("", None, "there is no NVIDIA driver (libcuda.so.1)"),
+        (
+            "GPUS.append(nvidia(7, 5))",
+            ["-DVERSION=13000"],
+            "GPU 1, A card, is sm_75, and {library} has code for {code}",
+        ),
+    ],
+    ids=["old driver", "no driver", "no libcuda", "unknown GPU"],
+)
+def test_cuda_cannot_be_used(change: str, options: list[str] | None, reason: str, run: Run) -> None:
+    """It is a line of info(), and the ops stay PyTorch's."""
+    code = f"{CUDA}{change}\nuse_gpu()\nprint(fastops.info().kernels['cuda'])\nprint(native())"
+    state, is_native = run(code, **({} if options is None else {"cuda": options}))
+    library = LISTS["cuda"].with_suffix(".so")
+    gpus = ", ".join(LISTS["cuda"].read_text().split())
+    assert state == f"not loaded, as {reason.format(library=library, code=gpus)}"
+    assert is_native == "False"
+
+
+@needs_cuda
+@pytest.mark.skipif(not fatbin.find_zstd(), reason="needs libzstd")
+def test_cuda_kernels_are_in_the_code() -> None:
+    """What the launching code registers by name has its function in the code for each GPU of the list."""
+    binary = LISTS["cuda"].with_suffix(".so").read_bytes()
+    codes = list(fatbin.codes(binary))
+    kernel = (
+        rb"(?<=\0)_ZN7fastops3hip\w*?(?<!L)(?:9transform|7forward|8backward|10add_blocks)I\w+(?=\0)"  # L: the host's
+    )
+    names = set(re.findall(kernel, binary))
+    assert len(names) > 50
+    listed = LISTS["cuda"].read_text().split()
+    assert sorted({gpu for gpu, _ in codes}) == sorted(listed)
+    for gpu in listed:
+        text = b"".join(code for one, code in codes if one == gpu)
+        assert not [name for name in names if name not in text], gpu
 
 
 @pytest.mark.skipif(not LISTS, reason="needs FASTOPS_GPU_LIBRARIES")

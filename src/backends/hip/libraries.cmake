@@ -113,18 +113,20 @@ macro(find_cuda)
   endif()
 endmacro()
 
-# Those of AMD's GPUs that the compiler knows.
-function(keep_known_gpus gpus)
-  foreach(gpu IN LISTS ${gpus})
+# Sets `known` to those of AMD's GPUs that the compiler knows.
+function(find_known_gpus)
+  set(known)
+  foreach(gpu IN LISTS ARGN)
     execute_process(
       COMMAND ${FASTOPS_HIP_CLANG} --target=amdgcn-amd-amdhsa -mcpu=${gpu} -nogpulib -x c -c /dev/null -o /dev/null
-      RESULT_VARIABLE unknown OUTPUT_QUIET ERROR_QUIET)
-    if(unknown)
+      RESULT_VARIABLE is_unknown OUTPUT_QUIET ERROR_QUIET)
+    if(is_unknown)
       message(WARNING "${FASTOPS_HIP_CLANG} does not know ${gpu}: there will be no code for it.")
-      list(REMOVE_ITEM ${gpus} ${gpu})
+    else()
+      list(APPEND known ${gpu})
     endif()
   endforeach()
-  set(${gpus} ${${gpus}} PARENT_SCOPE)
+  set(known ${known} PARENT_SCOPE)
 endfunction()
 
 # The ops, for the torch at hand. The launchers are those of the library that was loaded before.
@@ -152,7 +154,8 @@ function(install_gpu_library kind)
   string(TOUPPER ${kind} name)
   set(gpus ${FASTOPS_${name}_GPUS})
   if(kind STREQUAL hip)
-    keep_known_gpus(gpus)
+    find_known_gpus(${gpus})
+    set(gpus ${known})
   endif()
   message(STATUS "Library of kernels for ${kind}: ${gpus}")
   add_gpu_library(fastops_${kind} ${kind} GPUS ${gpus})
