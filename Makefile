@@ -4,6 +4,7 @@
 # DIST    the name of what `make sdist` and `make wheel` build: by default that in pyproject.toml, as for PyPI
 # WHEEL_TORCH  the releases of torch that it is for beside TORCH: by default the newest of those in pyproject.toml
 # RELEASE_TORCH  those beside which `make release-check` installs it: by default that of .venv
+# GPU     the kernels for GPUs that `make wheel` puts into the wheel, whichever torch it is for: GPU="hip;cuda"
 # WERROR  1 to treat compiler warnings as errors and to check the standard library's preconditions, as CI does
 # ARGS    further arguments for the program that a target runs: make test ARGS="-k softshrink"
 PYTHON ?= python3
@@ -12,6 +13,7 @@ own_name := $(shell sed -n 's/^name = "\(.*\)"/\1/p' pyproject.toml)
 DIST ?= $(own_name)
 WHEEL_TORCH ?= $(lastword $(released_torch))
 RELEASE_TORCH ?= $(torch_of_group)
+GPU ?=
 WERROR ?=
 ARGS ?=
 
@@ -26,6 +28,7 @@ bin := .venv/bin
 # Python compiles what is imported, which is a small part of torch and what the tests need.
 pip := $(bin)/python -m pip install --disable-pip-version-check --no-compile
 strict := $(if $(filter-out 0,$(WERROR)),ON,OFF)
+gpu_libraries := --config-settings=cmake.define.FASTOPS_GPU_LIBRARIES=
 werror := $(foreach option,WERROR ASSERTIONS,--config-settings=cmake.define.FASTOPS_$(option)=$(strict))
 
 # What is installed in .venv is remembered by empty files, so that nothing is installed twice. That of a build has the
@@ -116,7 +119,7 @@ sdist: $(stamps)/build $(stamps)/wheel ## Build the source distribution into dis
 # Uses what `build` compiled; the check of the source distribution is that it has the same files.
 wheel: build sdist ## Build the Linux wheel, for TORCH and WHEEL_TORCH, into wheelhouse/ and try it in a clean environment
 	rm -rf wheelhouse
-	BUILD_OPTIONS="$(werror)" $(bin)/python tools/build_wheel.py --out wheelhouse --name $(DIST) --torch $(WHEEL_TORCH)
+	BUILD_OPTIONS="$(werror) $(gpu_libraries)$(GPU)" $(bin)/python tools/build_wheel.py --out wheelhouse --name $(DIST) --torch $(WHEEL_TORCH)
 	PATH="$(CURDIR)/$(bin):$$PATH" python tools/check_distributions.py wheelhouse/*.whl
 	clean=$$(mktemp -d); trap 'rm -rf "$$clean"' EXIT; \
 	$(PYTHON) -m venv --without-pip "$$clean/venv"; \
@@ -172,5 +175,5 @@ $(fastops): $(torch) $(stamps)/build $(sources)
 	rm -f $(stamps)/fastops*
 	touch $@.started
 	test ! -e $(bin)/../lib/python*/site-packages/fastops-*.dist-info || $(bin)/python -m pip uninstall --yes fastops # as it was called before
-	$(pip) --no-build-isolation --no-deps $(werror) --editable .
+	$(pip) --no-build-isolation --no-deps $(werror) $(gpu_libraries) --editable .
 	mv $@.started $@

@@ -69,8 +69,11 @@ def check_wheel(file: Path) -> str:
         names = [PurePosixPath(name) for name in archive.namelist()]
         inside = [name.relative_to("fastops") for name in names if name.parts[0] == "fastops"]
         check_presence(IN_WHEEL, map(str, inside))
+        gpu_libraries = [name for name in inside if name.name in ("libfastops_hip.txt", "libfastops_cuda.txt")]
+        check_presence((str(name.with_suffix(".so")) for name in gpu_libraries), map(str, inside))
         folders = {name.parts[0] for name in inside if len(name.parts) > 1 and name.parts[0].startswith("torch-")}
-        check_presence((f"{folder}/{name}" for folder in folders for name in FOR_A_TORCH), map(str, inside))
+        for_a_torch = [*FOR_A_TORCH, *(["gpu_bindings.so"] if gpu_libraries else [])]
+        check_presence((f"{folder}/{name}" for folder in folders for name in for_a_torch), map(str, inside))
         for library in (name for name in names if ".so" in name.name):
             of_torch = library.parent.name in folders
             if library.parent.parts[:1] != ("fastops",) or not (of_torch or library.name.startswith("libfastops_")):

@@ -9,7 +9,7 @@ import importlib
 from typing import Any
 
 from . import _library  # noqa: F401  (loads the native library: must come first)
-from . import _flops, backends, functional, memory, nn  # noqa: F401  (_flops registers its formulas)
+from . import _flops, _gpu, backends, functional, memory, nn  # noqa: F401  (_flops registers its formulas)
 from ._build import version as __version__
 from ._decompositions import decompositions
 from ._fuse import fuse
@@ -25,6 +25,7 @@ import_after("torch.distributed.tensor", "fastops._sharding")
 import_after("torch._dynamo.backends.registry", "fastops._dynamo")
 import_after("torch._inductor.codecache", "fastops._compile_cache")
 
+_gpu.load_when_used()
 backends.load_all()
 
 

@@ -66,6 +66,7 @@ _DECOMPOSITIONS = "fastops.decompositions"
 _DTENSOR = "ops on DTensors"
 _CACHE = "caching compiled graphs"
 _BENCH = "fastops.bench"
+_GPU = "kernels for GPUs that are loaded once torch uses one"
 
 _HOOKS = "torch.nn.modules.module:_global"
 _SCHEMA = "torch.distributed.tensor._op_schema"
@@ -129,6 +130,8 @@ NAMES: dict[str, Private] = {
     "FakeTensorMode": Private("torch._subclasses:FakeTensorMode", _DTENSOR),
     "tree_leaves": Private(f"{_TREE}:tree_leaves", _DTENSOR),
     "tree_map_only": Private(f"{_TREE}:tree_map_only", _DTENSOR),
+    # What torch runs when it begins to use a GPU.
+    "call_with_first_gpu": Private("torch.cuda:_lazy_call", _GPU),
     # The benchmark's peers and roofs.
     "inductor_config": Private("torch._inductor:config", f"{_BENCH} with zentorch"),
     "has_amx": Private("torch.cpu:_is_amx_tile_supported", _BENCH, "products of bfloat16 have no roof", _yes),

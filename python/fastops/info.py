@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 
-from . import _C, _build, _distributions, _torch_internal, backends
+from . import _C, _build, _distributions, _gpu, _torch_internal, backends
 from ._library import folders, library_path, op_names
 from .memory import Stats, stats
 
@@ -65,6 +65,7 @@ class Info(NamedTuple):
 
 def info() -> Info:
     """The versions, the CPU capability in use and the native ops of this installation."""
+    _gpu.load_now()
     keys = _DEVICES | {_torch_internal.privateuse1_name(): "PrivateUse1"}
     devices = ["cpu"] + [name for name in keys if name != "cpu" and _available(name)]
     ops = sorted(name.removeprefix("fastops::") for name in op_names() if "." not in name and not name.endswith("_"))
@@ -104,6 +105,8 @@ def _installed_as() -> str:
 
 
 def _kernels(kind: str) -> str:
+    if kind in _gpu.state:
+        return _gpu.state[kind]
     places = [Path(place) for place in sys.modules["fastops"].__path__]
     files = [file for place in places for file in place.glob(f"*fastops_{kind}.*") if file.suffix in _LIBRARIES]
     if not files:

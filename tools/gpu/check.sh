@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Checks the GPU kernels on a machine without a GPU:
 #   1. compiles them for AMD's GPUs, and for NVIDIA's where there is nvcc, and looks at the machine code;
-#   2. runs the code that launches them on a runtime that writes launches down and runs nothing;
+#   2. loads the libraries that the wheel has, of one activation for a few GPUs, on stand-ins for runtime and driver, and
+#      runs the code that launches kernels on a runtime that writes launches down and runs nothing;
 #   3. runs the tests of the ops on the kernels in the emulator (docs/gpu.md);
 #   4. runs those of the kernels once more, of few activations, with sanitizers, with the threads in either order, and
 #      products of 16-bit types with every kind of matrix core.
@@ -51,9 +52,14 @@ step "machine code for ${gpus[*]} ${few[*]}"
 .venv/bin/python tools/gpu/check_kernels.py "${gpus[@]}" ${few:+--few "${few[@]}"} --out "$out"
 
 step "build"
-build_targets "$out" fastops_emulated gpu_kernels_sanitized "${languages[@]/#/fastops_launching_}"
-for place in "$out" "${languages[@]/#/$out/launching/}"; do package "$out" "$place"; done
+build_targets "$out" fastops_emulated gpu_kernels_sanitized gpu_bindings "${languages[@]/#/fastops_launching_}" \
+  "${languages[@]/#/gpu_library_}"
+for place in "$out" "${languages[@]/#/$out/launching/}" "$out/libraries"; do package "$out" "$place"; done
+(cd "$out/install/fastops" && cp --parents torch-*/libfastops.so "$OLDPWD/$out/libraries/fastops/")
 environment "$out"
+
+step "libraries for ${languages[*]} that torch loads"
+PYTHONPATH=$out/libraries "$out/venv/bin/python" -m pytest -n auto -q tests/test_gpu_libraries.py
 
 step "launches by ${languages[*]}"
 bash examples/backend/build.sh

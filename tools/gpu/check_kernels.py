@@ -24,6 +24,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import device_libraries
+
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted((ROOT / "src/backends/hip/kernels").glob("*.hip"))
 COMMON = ["-std=c++20", "-O3"]
@@ -137,31 +139,7 @@ class Amd:
         self.clang = clang
         self.version = re.sub(r".*?(-\d+)?$", r"\1", clang)
         self.libraries = out / "bitcode"
-        self.prepare(gpus)
-
-    def prepare(self, gpus: list[str]) -> None:
-        """Device libraries: Debian's, and the one constant in which those of newer GPUs differ."""
-        found = sorted(Path("/usr/lib").glob("*/amdgcn/bitcode/*.bc"))
-        if not found:
-            sys.exit("There are no ROCm device libraries: apt-get install rocm-device-libs libamdhip64-dev")
-        self.libraries.mkdir(parents=True, exist_ok=True)
-        for path in found:
-            link = self.libraries / path.name
-            if not link.exists():
-                link.symlink_to(path)
-        for gpu in gpus:
-            number = gpu.removeprefix("gfx")
-            target = self.libraries / f"oclc_isa_version_{number}.bc"
-            if target.exists():
-                continue
-            version = int(number[:-2]) * 1000 + int(number[-2], 16) * 100 + int(number[-1], 16)
-            constant = (
-                '__attribute__((address_space(4), visibility("protected"))) extern const int __oclc_ISA_version;'
-                '__attribute__((address_space(4), visibility("protected"))) '
-                f"const int __oclc_ISA_version = {version};"
-            )
-            flags = "-x c --target=amdgcn-amd-amdhsa -nogpulib -emit-llvm -c -".split()
-            subprocess.run([self.clang, *flags, "-o", target], input=constant, text=True, check=True)
+        device_libraries.prepare(self.libraries, gpus, clang)
 
     def compile(self, source: Path, gpu: str) -> list[Kernel]:
         """The kernels of one source file on one GPU."""

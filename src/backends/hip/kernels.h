@@ -34,6 +34,10 @@ struct Call {
 
 using Error = const char*;
 
+// Where the kernels are a library that torch's device is needed for when it runs (libraries.cmake): why they cannot be
+// launched on this machine, or null.
+FASTOPS_KERNELS_API Error unusable();
+
 // y = f(x); y may be x.
 FASTOPS_KERNELS_API Error activation_forward(const Call&, Matrix x, Matrix y);
 
