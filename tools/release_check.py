@@ -92,18 +92,19 @@ def rehearse(torch: str, name: str, version: str, index: str) -> None:
     base = Environment(OUT / f"torch-{torch}", f"torch=={torch}", "numpy")
     first, second = (Environment(OUT / place, beside=base) for place in ("first", "second"))
     torch_before, nothing = base.files(), first.files()
+    from_index = ("--isolated", "--index-url", index)  # and from no other that the environment names
 
     step(f"{name} {BEFORE}, and an upgrade to {version}")
-    first.install("--index-url", index, f"{name}=={BEFORE}")
+    first.install(*from_index, f"{name}=={BEFORE}")
     smoke_test(first, BEFORE)()
     expect((first.site / "fastops/gone.py").exists(), f"{BEFORE} is another wheel")
-    first.install("--index-url", index, "--upgrade", name)
+    first.install(*from_index, "--upgrade", name)
     smoke_test(first, version)()
     expect(not (first.site / "fastops/gone.py").exists(), "a file of the version before is left")
     first.pip("check")
 
     step(f"{BEFORE} and {version} at once")
-    second.install("--index-url", index, f"{name}=={BEFORE}")
+    second.install(*from_index, f"{name}=={BEFORE}")
     both = [smoke_test(first, version), smoke_test(second, BEFORE)]
     for finish in both:
         finish()
@@ -111,7 +112,7 @@ def rehearse(torch: str, name: str, version: str, index: str) -> None:
     step("nothing is left of it, and the same under the name of our index")
     first.pip("uninstall", "--yes", name)
     expect(first.files() == nothing and not (first.site / "fastops").exists(), "uninstalling leaves files")
-    first.install("--index-url", index, OURS)
+    first.install(*from_index, OURS)
     smoke_test(first, version)()
     first.pip("uninstall", "--yes", OURS)
     expect(first.files() == nothing, "uninstalling leaves files")
