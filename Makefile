@@ -135,7 +135,7 @@ wheel-matrix: wheel ## Try a wheel for every torch beside each, from PyPI; all t
 	  $(sort $(WHEEL_TORCH) $(torch_of_group))
 
 release-check: wheel $(stamps)/release ## Rehearse a release: RELEASING.md; with a second build, as long as a first, by ARGS=--rebuild
-	BUILD_OPTIONS="$(werror)" $(bin)/python tools/release_check.py $(ARGS) --torch $(RELEASE_TORCH) -- dist/*.tar.gz wheelhouse/*.whl
+	BUILD_OPTIONS="$(werror) $(gpu_libraries)$(GPU)" $(bin)/python tools/release_check.py $(ARGS) --torch $(RELEASE_TORCH) -- dist/*.tar.gz wheelhouse/*.whl
 
 # Kernels, host code and tests of the Apple GPU backend, on a stand-in for the device: tests/metal/README.md.
 metal-check: build $(stamps)/test ## Check the Metal backend on Linux, without a Mac; needs clang-19; a part: ARGS=quick

@@ -141,6 +141,7 @@ endfunction()
 
 function(install_gpu_bindings)
   add_gpu_bindings()
+  set_target_properties(gpu_bindings PROPERTIES BUILD_WITH_INSTALL_RPATH ON)
   install(TARGETS gpu_bindings LIBRARY DESTINATION ${torch_folder})
 endfunction()
 
