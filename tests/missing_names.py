@@ -14,6 +14,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import torch
@@ -127,6 +128,18 @@ def roofs() -> None:
     assert _has_bfloat16_matrices()
 
 
+def gpu() -> None:
+    """A torch for NVIDIA's GPUs, with a library of kernels for them."""
+    from fastops import _gpu
+
+    torch.version.cuda, torch.version.hip = "13.0", None
+    _gpu._BINDINGS = Path(__file__)
+    _gpu._libraries = lambda: [Path("libfastops_cuda.so")]
+    _gpu.load_when_used()
+    if _gpu.state["cuda"] != "not loaded, as torch has used no GPU":
+        raise RuntimeError(_gpu.state["cuda"])
+
+
 FEATURES: dict[str, Callable[[], object]] = {
     "modules as one op": modules,
     "fastops.fuse": fuse,
@@ -137,6 +150,7 @@ FEATURES: dict[str, Callable[[], object]] = {
     "fastops.info": lambda: importlib.import_module("fastops").info(),
     "fastops.decompositions": lambda: importlib.import_module("fastops").decompositions(),
     "ops on DTensors": sharding,
+    "kernels for GPUs that are loaded once torch uses one": gpu,
     "fastops.bench": roofs,
     "fastops.bench with zentorch": lambda: importlib.import_module("fastops._torch_internal").inductor_config,
 }
