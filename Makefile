@@ -40,7 +40,7 @@ fastops := $(stamps)/fastops$(if $(filter-out 0,$(WERROR)),-werror)
 sources := $(shell find CMakeLists.txt pyproject.toml cmake src tools python -type f -not -name '*.pyc')
 cxx_sources = $(shell find src examples tools -name '*.cpp' -o -name '*.h' -o -name '*.hpp' -o -name '*.hip')
 
-.PHONY: help build test fuzz strangers demo bench gpu gpu-check gpu-mutations sanitize format lint mypy sdist wheel wheel-matrix metal-check metal-symbols backend-check release-check clean
+.PHONY: help build test fuzz strangers demo bench gpu gpu-check gpu-mutations sanitize format lint mypy sdist wheel wheel-matrix metal-check metal-symbols windows-check backend-check release-check clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1 /p' $(MAKEFILE_LIST) | while read -r name text; do printf '%-13s %s\n' "$$name" "$$text"; done
@@ -86,8 +86,9 @@ format: $(stamps)/lint ## Format all sources
 	$(bin)/ruff format .
 	$(bin)/clang-format -i $(cxx_sources)
 
-lint: mypy ## Check style, types, workflows, and where PyTorch's internals are used
+lint: mypy ## Check style, types, workflows, and where PyTorch's internals and extensions of C++ are used
 	$(bin)/python tools/check_torch_internals.py
+	$(bin)/python tools/check_extensions.py
 	$(bin)/ruff check .
 	$(bin)/ruff format --check .
 	$(bin)/clang-format --dry-run -Werror $(cxx_sources)
@@ -143,6 +144,10 @@ metal-check: build $(stamps)/test ## Check the Metal backend on Linux, without a
 
 metal-symbols: $(torch) ## Compile the Metal backend for macOS and look for its symbols in torch for macOS (large downloads)
 	bash tests/metal/symbols.sh
+
+windows-check: $(torch) ## Compile the sources for Windows, as far as that goes without Windows; needs clang-19; some files: ARGS=REGEX (large downloads)
+	$(pip) ziglang==0.15.2
+	$(bin)/python tools/windows/check.py $(ARGS)
 
 backend-check: build $(stamps)/test ## Check the reference backend in examples/backend, and the suite on its device; a part: ARGS=quick
 	bash examples/backend/check.sh $(ARGS)

@@ -4,7 +4,7 @@
 include(CMakePackageConfigHelpers)
 
 set(public_headers
-  dtype.h export.h fastops.h
+  compiler.h dtype.h export.h fastops.h
   activations/activations.h activations/base.h activations/derivative.h activations/functions.h activations/jet.h
   activations/piecewise.h activations/scalar_of.h activations/smooth.h activations/table.h
   backends/cpu/kernels.h backends/cpu/launchers.h

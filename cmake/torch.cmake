@@ -66,6 +66,24 @@ find_torch_library(torch_python torch_python)
 
 # at::parallel_for is a header that uses OpenMP. It must run on torch's own pool of threads, so the OpenMP library is the
 # one that torch has loaded: its own copy, where the wheel has one.
+if(MSVC AND CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  # Clang's code calls LLVM's library. torch has Intel's build of it, which ends a process with two of them, but nothing to
+  # link with; these are the functions that at::parallel_for comes to.
+  set(torch_openmp_library ${CMAKE_BINARY_DIR}/libiomp5md.lib)
+  string(JOIN "\n" functions
+    "LIBRARY libiomp5md.dll" EXPORTS
+    __kmpc_end_serialized_parallel __kmpc_fork_call __kmpc_global_thread_num __kmpc_serialized_parallel
+    omp_get_max_threads omp_get_num_threads omp_get_thread_num omp_in_parallel omp_set_num_threads)
+  file(WRITE ${CMAKE_BINARY_DIR}/libiomp5md.def "${functions}\n")
+  execute_process(
+    COMMAND ${CMAKE_AR} /def:${CMAKE_BINARY_DIR}/libiomp5md.def /out:${torch_openmp_library} /machine:x64
+    COMMAND_ERROR_IS_FATAL ANY)
+  add_library(torch_openmp INTERFACE)
+  target_compile_options(torch_openmp INTERFACE "SHELL:-Xclang -fopenmp")
+  target_link_libraries(torch_openmp INTERFACE ${torch_openmp_library})
+  target_link_libraries(torch_libraries INTERFACE torch_openmp)
+  return()
+endif()
 find_package(OpenMP COMPONENTS CXX)
 if(OpenMP_CXX_FOUND)
   add_library(torch_openmp INTERFACE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 
 SOURCES = Path(__file__).parent.parent
 CMAKE = shutil.which("cmake", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
+EXTENSIONS = SOURCES / "tools/check_extensions.py"
 CHOICE = SOURCES / "src/backends/hip/cuda_architectures.cmake"
 
 TORCH = """
@@ -81,3 +83,30 @@ def test_sources_that_change_during_a_build(tmp_path: Path) -> None:
     (tmp_path / "src/unchanged.cpp").touch()
     assert make("pip=false") == 2
     assert make("--question") == 1
+
+
+@pytest.mark.skipif(not EXTENSIONS.exists(), reason="needs the sources")
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("const auto f = [&](int k) __attribute__((always_inline)) { g(k); };", ["__attribute__"]),
+        ("__builtin_prefetch(p);", ["__builtin_prefetch"]),
+        ("#pragma GCC unroll 4", ["#pragma GCC unroll 4"]),
+        ("float* __restrict__ p;", ["__restrict__"]),
+        ('asm volatile("");', ["asm"]),
+        ("__forceinline int f();", ["__forceinline"]),
+        ("#pragma once", []),
+        ("[[gnu::const]] int f();  // not __attribute__", []),
+        ("FASTOPS_UNROLL(4)", []),
+    ],
+)
+def test_extensions_are_seen(line: str, found: list[str]) -> None:
+    """What every compiler spells differently, outside src/compiler.h."""
+    check = runpy.run_path(str(EXTENSIONS))
+    assert [name for _, name in check["in_cpp"](line)] == found
+
+
+@pytest.mark.skipif(not EXTENSIONS.exists(), reason="needs the sources")
+def test_extensions_are_in_one_place() -> None:
+    """No other file has any."""
+    assert not list(runpy.run_path(str(EXTENSIONS))["problems"]())

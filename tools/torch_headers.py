@@ -1,14 +1,15 @@
 """Gets the headers of releases of torch, which is all that it takes to compile for them on Linux (elsewhere the linker
 wants the libraries, too), and prints their folders.
 
-    python tools/torch_headers.py 2.11.0 2.15.0
+    python tools/torch_headers.py [--platform win_amd64] 2.11.0 2.15.0
 
-From the wheel for this Python and platform, which is downloaded (about half a gigabyte) and not installed. What was got
-once is kept in build/torch.
+From the wheel for this Python and platform, or another platform, which is downloaded (about half a gigabyte) and not
+installed. What was got once is kept in build/torch.
 """
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 import tempfile
@@ -19,14 +20,15 @@ ROOT = Path(__file__).resolve().parent.parent
 WANTED = ("torch/include/", "torch/version.py", *(() if sys.platform == "linux" else ("torch/lib/",)))
 
 
-def headers(version: str) -> Path:
+def headers(version: str, platform: str | None = None) -> Path:
     """The folder torch, with version.py and include/, of a release."""
-    kept = ROOT / "build/torch" / version
+    kept = ROOT / "build/torch" / (f"{version}-{platform}" if platform else version)
     if not kept.exists():
         kept.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=kept.parent) as temporary:
             download = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-            command = [*download, "--only-binary=:all:", "--dest", temporary, f"torch=={version}"]
+            of_platform = ["--platform", platform] if platform else []
+            command = [*download, *of_platform, "--only-binary=:all:", "--dest", temporary, f"torch=={version}"]
             subprocess.run(command, check=True, stdout=sys.stderr)
             (wheel,) = Path(temporary).glob("*.whl")
             with zipfile.ZipFile(wheel) as archive:
@@ -37,7 +39,9 @@ def headers(version: str) -> Path:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 1:
-        raise SystemExit(__doc__)
-    for release in sys.argv[1:]:
-        print(headers(release))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("releases", nargs="+", metavar="VERSION")
+    parser.add_argument("--platform", help="as pip calls it, for example win_amd64")
+    arguments = parser.parse_args()
+    for release in arguments.releases:
+        print(headers(release, arguments.platform))

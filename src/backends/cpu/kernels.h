@@ -7,16 +7,9 @@
 #include "activations/activations.h"
 #include "activations/jet.h"
 #include "activations/table.h"
+#include "compiler.h"
 #include "dtype.h"
 #include "export.h"
-
-// What files include that are built for different instruction sets: a function that is not inlined would be one for all
-// of them.
-#ifdef _MSC_VER
-#define FASTOPS_ALWAYS_INLINE __forceinline
-#else
-#define FASTOPS_ALWAYS_INLINE inline __attribute__((always_inline))
-#endif
 
 namespace fastops::cpu {
 

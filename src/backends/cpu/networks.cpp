@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "backends/cpu/cpu_traits.h"
 #include "backends/cpu/launch.h"
 #include "ops/environment.h"
 #include "ops/matrix.h"
@@ -16,22 +17,6 @@ namespace {
 // ---- whose matrix products ----
 
 enum class Pass { forward, backward };
-
-struct CpuTraits {
-  bool is_intel = false;
-  bool has_bfloat16 = false;  // instructions that multiply 16-bit numbers
-  bool has_float16 = false;
-};
-
-CpuTraits cpu_traits() {
-#if defined(__GNUC__) && defined(__x86_64__)
-  static const CpuTraits traits{__builtin_cpu_is("intel") != 0, __builtin_cpu_supports("avx512bf16") != 0,
-                                __builtin_cpu_supports("avx512fp16") != 0};
-  return traits;
-#else
-  return {};
-#endif
-}
 
 enum class Products { fastest, own, torch };
 
@@ -68,7 +53,7 @@ bool use_gemm(const at::Tensor& input, at::TensorList weights, Pass pass) {
   if (wanted != Products::fastest) return wanted == Products::own;
   const Dtype dtype = dtype_of(input);
   if (!gemm_kernels(dtype).multiply) return false;
-  const CpuTraits cpu = cpu_traits();
+  static const CpuTraits cpu = cpu_traits();
   // PyTorch's oneDNN uses the instructions for 16-bit numbers.
   if (dtype == Dtype::bfloat16) return !cpu.has_bfloat16;
   if (dtype == Dtype::float16) return !cpu.has_float16;

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "backends/cpu/kernels/vec.h"
+#include "compiler.h"
 
 namespace fastops::cpu::CPU_CAPABILITY {
 
@@ -58,32 +59,32 @@ void tile(const S* a, int64_t a_stride, const S* panel, int64_t panel_stride, in
   using V = at::vec::Vectorized<S>;
   constexpr int width = V::size();
   V sum[rows][vectors];
-#pragma GCC unroll 16
+  FASTOPS_UNROLL(16)
   for (int i = 0; i < rows; ++i) {
-#pragma GCC unroll 2
+    FASTOPS_UNROLL(2)
     for (int j = 0; j < vectors; ++j) sum[i][j] = V(S(0));
   }
-  const auto step = [&](int64_t k) __attribute__((always_inline)) {
+  const auto step = [&](int64_t k) FASTOPS_INLINE_LAMBDA {
     V b[vectors];
-#pragma GCC unroll 2
+    FASTOPS_UNROLL(2)
     for (int j = 0; j < vectors; ++j) b[j] = V::loadu(panel + k * panel_stride + j * width);
-#pragma GCC unroll 16
+    FASTOPS_UNROLL(16)
     for (int i = 0; i < rows; ++i) {
       const V x(packed ? a[k * rows + i] : a[i * a_stride + k]);
-#pragma GCC unroll 2
+      FASTOPS_UNROLL(2)
       for (int j = 0; j < vectors; ++j) sum[i][j] = at::vec::fmadd(x, b[j], sum[i][j]);
     }
   };
   int64_t k = 0;
   for (; k + 4 <= depth; k += 4) {
-    __builtin_prefetch(next_panel + k * 4, 0, 2);
+    FASTOPS_PREFETCH_OUTER(next_panel + k * 4);
     if constexpr (packed) {
-#pragma GCC unroll 4
-      for (int line = 0; line < (rows * 4 + 15) / 16; ++line) __builtin_prefetch(next_a + k * rows + line * 16);
+      FASTOPS_UNROLL(4)
+      for (int line = 0; line < (rows * 4 + 15) / 16; ++line) FASTOPS_PREFETCH(next_a + k * rows + line * 16);
     } else {
       const S* const line = next_a + (k / 4 % 4) * ((rows + 3) / 4) * a_stride + k;
-#pragma GCC unroll 4
-      for (int i = 0; i < (rows + 3) / 4; ++i) __builtin_prefetch(line + i * a_stride);
+      FASTOPS_UNROLL(4)
+      for (int i = 0; i < (rows + 3) / 4; ++i) FASTOPS_PREFETCH(line + i * a_stride);
     }
     step(k);
     step(k + 1);
@@ -91,9 +92,9 @@ void tile(const S* a, int64_t a_stride, const S* panel, int64_t panel_stride, in
     step(k + 3);
   }
   for (; k < depth; ++k) step(k);
-#pragma GCC unroll 16
+  FASTOPS_UNROLL(16)
   for (int i = 0; i < rows; ++i) {
-#pragma GCC unroll 2
+    FASTOPS_UNROLL(2)
     for (int j = 0; j < vectors; ++j) {
       S* const place = sums + i * panel_columns<S> + j * width;
       (add ? V::loadu(place) + sum[i][j] : sum[i][j]).store(place);
@@ -206,7 +207,7 @@ void pack(const PackArguments& to, int64_t first_panel, int64_t last_panel) {
 inline void transpose_16x16(const float* source, int64_t source_stride, float* target, int64_t target_stride) {
   // Four rows at a time: in each 128 bits of a vector, a square of 4 x 4 is transposed.
   __m512 part[4][4];
-#pragma GCC unroll 4
+  FASTOPS_UNROLL(4)
   for (int g = 0; g < 4; ++g) {
     const auto row = [&](int k) { return _mm512_loadu_ps(source + (4 * g + k) * source_stride); };
     const __m512 even_low = _mm512_unpacklo_ps(row(0), row(2));
@@ -221,7 +222,7 @@ inline void transpose_16x16(const float* source, int64_t source_stride, float* t
   // Then the 4 x 4 squares change places.
   constexpr int evens = 0x88;
   constexpr int odds = 0xdd;
-#pragma GCC unroll 4
+  FASTOPS_UNROLL(4)
   for (int k = 0; k < 4; ++k) {
     const auto store = [&](int c, __m512 value) { _mm512_storeu_ps(target + (c + k) * target_stride, value); };
     const __m512 upper_evens = _mm512_shuffle_f32x4(part[0][k], part[1][k], evens);
@@ -269,7 +270,7 @@ void pack_transposed(const PackArguments& to, int64_t first_panel, int64_t last_
         S* const target = panel_data + k * panel_size + part;
         if constexpr (std::is_same_v<S, Storage>) {
           if (rows == width && steps == width) {
-            for (int64_t r = 0; r < width; ++r) __builtin_prefetch(row<Storage>(matrix, first + r) + k + 4 * width);
+            for (int64_t r = 0; r < width; ++r) FASTOPS_PREFETCH(row<Storage>(matrix, first + r) + k + 4 * width);
             transpose_square<S>(row<Storage>(matrix, first) + k, matrix.stride, target, panel_size);
             continue;
           }
@@ -305,7 +306,7 @@ void pack_tiles(ConstRows matrix, int64_t depth, int64_t rows, void* packed, voi
     for (int64_t k = blocks.begin(block); k < blocks.end(block); ++k) {
       // Rows may lie far apart, where the processor does not foresee them.
       const auto* const ahead = reinterpret_cast<const char*>(row<Storage>(matrix, k + 16 < depth ? k + 16 : k));
-      for (int64_t byte = 0; byte < rows * int64_t{sizeof(Storage)}; byte += 64) __builtin_prefetch(ahead + byte);
+      for (int64_t byte = 0; byte < rows * int64_t{sizeof(Storage)}; byte += 64) FASTOPS_PREFETCH(ahead + byte);
       convert_row<S, Storage>(row<Storage>(matrix, k), rows, line, padded);
       if (sums) {
         for (int64_t i = 0; i < padded; i += width) {
@@ -366,19 +367,19 @@ void for_each_sum(const Block& block, Step step) {
           },
           [&](ConstRows rows) {
             const Storage* p = row<Storage>(rows, block.row + r) + c;
-            __builtin_prefetch(p + rows_ahead * rows.stride);
+            FASTOPS_PREFETCH(p + rows_ahead * rows.stride);
             return Packet<Storage>::load(p, count);
           },
           [&](const Packet<Storage>& value, Rows rows) {
             if (!rows.data) return;
             Storage* p = row<Storage>(rows, block.row + r) + c;
-            __builtin_prefetch(p + rows_ahead * rows.stride, 1);
+            FASTOPS_PREFETCH_WRITE(p + rows_ahead * rows.stride);
             value.store(p, count);
           },
           [&](const Packet<Storage>& value, Rows rows) {
             if (!rows.data) return;
             S* p = row<S>(rows, block.row + r) + c;
-            __builtin_prefetch(p + rows_ahead * rows.stride, 1);
+            FASTOPS_PREFETCH_WRITE(p + rows_ahead * rows.stride);
             store_computed<Storage>(value, p, count);
           });
     }

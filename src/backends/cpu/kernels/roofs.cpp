@@ -3,9 +3,9 @@
 
 #include <ATen/cpu/vec/vec.h>
 
-#if defined(CPU_CAPABILITY_AVX512) && defined(__GNUC__)
-#define FASTOPS_BFLOAT16_DOT
-#endif
+#include "backends/cpu/cpu_traits.h"
+#include "compiler.h"
+
 #if defined(__x86_64__) || defined(_M_X64)
 #include <immintrin.h>
 #define FASTOPS_STREAM
@@ -33,9 +33,7 @@ float multiply_add(int64_t iterations) {
   const Vectorized<S> factor(S(0.999));
   const Vectorized<S> term(S(0.001));
   for (int64_t k = 0; k < iterations; ++k) {
-#if defined(__GNUC__)
-#pragma GCC unroll 16
-#endif
+    FASTOPS_UNROLL(16)
     for (int i = 0; i < chains; ++i) sums[i] = at::vec::fmadd(sums[i], factor, term);
   }
   S lanes[Vectorized<S>::size()];
@@ -52,14 +50,14 @@ MultiplyAdd multiply_add_of() {
   return {multiply_add<S>, 2 * chains * Vectorized<S>::size()};
 }
 
-#ifdef FASTOPS_BFLOAT16_DOT
+#if defined(CPU_CAPABILITY_AVX512)
 // The instruction set has a name of its own: it is not part of the tier, so only this function may have it.
-__attribute__((target("avx512bf16"))) float dot_product(int64_t iterations) {
+FASTOPS_TARGET("avx512bf16") float dot_product(int64_t iterations) {
   __m512 sums[chains];
   for (int i = 0; i < chains; ++i) sums[i] = _mm512_set1_ps(static_cast<float>(i));
   const __m512bh zeros = _mm512_cvtne2ps_pbh(_mm512_setzero_ps(), _mm512_setzero_ps());
   for (int64_t k = 0; k < iterations; ++k) {
-#pragma GCC unroll 16
+    FASTOPS_UNROLL(16)
     for (int i = 0; i < chains; ++i) sums[i] = _mm512_dpbf16_ps(sums[i], zeros, zeros);
   }
   float total = 0;
@@ -69,8 +67,8 @@ __attribute__((target("avx512bf16"))) float dot_product(int64_t iterations) {
 #endif
 
 MultiplyAdd bfloat16_dot_product() {
-#ifdef FASTOPS_BFLOAT16_DOT
-  if (__builtin_cpu_supports("avx512bf16")) return {dot_product, 2 * chains * 32};
+#if defined(CPU_CAPABILITY_AVX512)
+  if (cpu_traits().has_bfloat16) return {dot_product, 2 * chains * 32};
 #endif
   return {nullptr, 0};
 }

@@ -1,0 +1,53 @@
+// What is to be known of an x86 CPU beyond the instruction sets that PyTorch tells apart.
+#pragma once
+
+#include <cstdint>
+
+#include "compiler.h"
+
+#if defined(_M_X64)
+#include <intrin.h>
+#elif defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+namespace fastops::cpu {
+
+struct CpuTraits {
+  bool is_intel = false;
+  bool has_bfloat16 = false;  // instructions that multiply 16-bit numbers
+  bool has_float16 = false;
+};
+
+#if defined(_M_X64) || defined(__x86_64__)
+struct Registers {
+  uint32_t eax, ebx, ecx, edx;
+};
+
+// What the instruction of this name says: Intel's manual, volume 2A.
+FASTOPS_ALWAYS_INLINE Registers cpuid(uint32_t leaf, uint32_t part) {
+  Registers out;
+#if defined(_M_X64)
+  __cpuidex(reinterpret_cast<int*>(&out), static_cast<int>(leaf), static_cast<int>(part));
+#else
+  __cpuid_count(leaf, part, out.eax, out.ebx, out.ecx, out.edx);
+#endif
+  return out;
+}
+
+FASTOPS_ALWAYS_INLINE CpuTraits cpu_traits() {
+  constexpr uint32_t genu = 0x756e6547;  // as "GenuineIntel" begins
+  constexpr uint32_t features = 7;
+  const Registers vendor = cpuid(0, 0);
+  CpuTraits traits{.is_intel = vendor.ebx == genu};
+  if (vendor.eax < features) return traits;
+  const Registers found = cpuid(features, 0);
+  traits.has_float16 = found.edx >> 23 & 1;
+  traits.has_bfloat16 = found.eax > 0 && (cpuid(features, 1).eax >> 5 & 1);
+  return traits;
+}
+#else
+FASTOPS_ALWAYS_INLINE CpuTraits cpu_traits() { return {}; }
+#endif
+
+}  // namespace fastops::cpu
