@@ -92,7 +92,7 @@ endmacro()
 
 # What the compilers and their headers are; `lacks` is what is missing.
 macro(find_hip)
-  find_program(FASTOPS_HIP_CLANG NAMES clang++-20 clang++-19 HINTS "$ENV{ROCM_PATH}/llvm/bin" /opt/rocm/llvm/bin)
+  find_program(FASTOPS_HIP_CLANG NAMES clang++-20 clang++-19 amdclang++ HINTS "$ENV{ROCM_PATH}/llvm/bin" /opt/rocm/llvm/bin)
   find_path(FASTOPS_HIP_PATH include/hip/hip_runtime.h HINTS "$ENV{ROCM_PATH}" /opt/rocm /usr)
   if(FASTOPS_HIP_CLANG AND FASTOPS_HIP_PATH)
     execute_process(COMMAND ${FASTOPS_HIP_CLANG} -print-prog-name=clang-offload-bundler
