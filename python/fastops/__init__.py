@@ -9,7 +9,7 @@ import importlib
 from typing import Any
 
 from . import _library  # noqa: F401  (loads the native library: must come first)
-from . import _flops, _gpu, backends, functional, memory, nn  # noqa: F401  (_flops registers its formulas)
+from . import _gpu, backends, functional, memory, nn
 from ._build import version as __version__
 from ._decompositions import decompositions
 from ._fuse import fuse
@@ -22,6 +22,7 @@ __all__ = ["__version__", "backends", "decompositions", "functional", "fuse", "i
 # What needs a part of torch that `import torch` leaves out, and that takes longer to import than all of fastops, waits
 # for whoever imports that first.
 import_after("torch.distributed.tensor", "fastops._sharding")
+import_after("torch.utils.flop_counter", "fastops._flops")  # imports triton
 import_after("torch._dynamo.backends.registry", "fastops._dynamo")
 import_after("torch._inductor.codecache", "fastops._compile_cache")
 
