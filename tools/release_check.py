@@ -122,7 +122,7 @@ def rehearse(torch: str, name: str, version: str, index: str) -> None:
 
 def rebuild(sdist: Path, wheel: Path) -> None:
     """Both again, from the source distribution, in another folder and without ccache."""
-    place = OUT / "again"
+    place, out = OUT / "again", OUT / "rebuilt"
     shutil.rmtree(place, ignore_errors=True)
     with tarfile.open(sdist) as archive:
         archive.extractall(place, filter="data")
@@ -133,12 +133,13 @@ def rebuild(sdist: Path, wheel: Path) -> None:
         builds = (archive.read(name).decode() for name in archive.namelist() if name.endswith("/_build.py"))
         releases = re.findall(r'torch_version = "([\d.]+)', "".join(builds))
     environment = {**os.environ, "CCACHE_DISABLE": "1"}
-    build = [sys.executable, "tools/build_wheel.py", "--out", "out", "--name", name_and_version(wheel)[0], "--torch"]
+    build = [sys.executable, "tools/build_wheel.py", "--out", str(out), "--name", name_and_version(wheel)[0], "--torch"]
     subprocess.run([*build, *releases], check=True, cwd=sources, env=environment)
-    pack_sources = [sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", "out"]
+    (sources / "PKG-INFO").unlink()  # which a source distribution has beside the sources
+    pack_sources = [sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", str(out)]
     subprocess.run(pack_sources, check=True, cwd=sources, env=environment)
     for file in (wheel, sdist):
-        again = sources / "out" / file.name
+        again = out / file.name
         expect(again.exists(), f"{file.name} is not what a second build is called")
         expect(again.read_bytes() == file.read_bytes(), f"{file} and {again} differ{differences(file, again)}")
         print(f"{file.name}: two builds are equal, byte for byte")
