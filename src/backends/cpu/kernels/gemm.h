@@ -329,6 +329,13 @@ void pack_tiles(ConstRows matrix, int64_t depth, int64_t rows, void* packed, voi
   }
 }
 
+// Of the first `count` numbers of a packet, those in its part k.
+template <class Storage>
+int64_t count_in_part(int64_t count, int k) {
+  constexpr int64_t width = Packet<Storage>::Number::width;
+  return Packet<Storage>::parts == 1 ? count : std::clamp<int64_t>(count - k * width, 0, width);
+}
+
 // Packets of numbers in the type that is computed with, as epilogues take and give them. `count` is that of a packet,
 // or less at the end of a row.
 template <class Storage>
@@ -336,7 +343,7 @@ Packet<Storage> load_computed(const Compute<Storage>* p, int64_t count) {
   constexpr int64_t width = Packet<Storage>::Number::width;
   Packet<Storage> out;
   for (int k = 0; k < Packet<Storage>::parts; ++k) {
-    out.part[k] = load_part(p + k * width, std::clamp<int64_t>(count - k * width, 0, width));
+    out.part[k] = load_part(p + k * width, count_in_part<Storage>(count, k));
   }
   return out;
 }
@@ -344,7 +351,7 @@ template <class Storage>
 void store_computed(const Packet<Storage>& value, Compute<Storage>* p, int64_t count) {
   constexpr int64_t width = Packet<Storage>::Number::width;
   for (int k = 0; k < Packet<Storage>::parts; ++k) {
-    store_part(value.part[k].v, p + k * width, std::clamp<int64_t>(count - k * width, 0, width));
+    store_part(value.part[k].v, p + k * width, count_in_part<Storage>(count, k));
   }
 }
 
