@@ -65,19 +65,36 @@ add_library(torch_python INTERFACE)
 find_torch_library(torch_python torch_python)
 
 # at::parallel_for is a header that uses OpenMP. It must run on torch's own pool of threads, so the OpenMP library is the
-# one that torch has loaded: its own copy, where the wheel has one.
+# one that torch has loaded: its own copy, where the wheel has one. That is LLVM's (Intel's build of it on Windows), which
+# ends a process with two of them; but Windows' wheel has nothing to link with, and macOS's library has the name of a place
+# on the machine that built it. So what is linked with is made here: it knows the library as torch's do, and the functions
+# that at::parallel_for comes to.
+set(openmp_functions
+  __kmpc_end_serialized_parallel __kmpc_fork_call __kmpc_global_thread_num __kmpc_serialized_parallel
+  omp_get_max_threads omp_get_num_threads omp_get_thread_num omp_in_parallel omp_set_num_threads)
+set(torch_openmp_library "")
 if(MSVC AND CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
-  # Clang's code calls LLVM's library. torch has Intel's build of it, which ends a process with two of them, but nothing to
-  # link with; these are the functions that at::parallel_for comes to.
   set(torch_openmp_library ${CMAKE_BINARY_DIR}/libiomp5md.lib)
-  string(JOIN "\n" functions
-    "LIBRARY libiomp5md.dll" EXPORTS
-    __kmpc_end_serialized_parallel __kmpc_fork_call __kmpc_global_thread_num __kmpc_serialized_parallel
-    omp_get_max_threads omp_get_num_threads omp_get_thread_num omp_in_parallel omp_set_num_threads)
-  file(WRITE ${CMAKE_BINARY_DIR}/libiomp5md.def "${functions}\n")
+  string(JOIN "\n" definition "LIBRARY libiomp5md.dll" EXPORTS ${openmp_functions})
+  file(WRITE ${CMAKE_BINARY_DIR}/libiomp5md.def "${definition}\n")
   execute_process(
     COMMAND ${CMAKE_AR} /def:${CMAKE_BINARY_DIR}/libiomp5md.def /out:${torch_openmp_library} /machine:x64
     COMMAND_ERROR_IS_FATAL ANY)
+elseif(EXISTS ${torch_root}/lib/libomp.dylib AND EXISTS ${torch_root}/include/omp.h)
+  set(torch_openmp_library ${CMAKE_BINARY_DIR}/libomp.tbd)
+  list(TRANSFORM openmp_functions PREPEND _)
+  string(JOIN ", " symbols ${openmp_functions})
+  file(WRITE ${torch_openmp_library} "--- !tapi-tbd
+tbd-version: 4
+targets: [arm64-macos, x86_64-macos]
+install-name: '@rpath/libomp.dylib'
+exports:
+  - targets: [arm64-macos, x86_64-macos]
+    symbols: [${symbols}]
+...
+")
+endif()
+if(torch_openmp_library)
   add_library(torch_openmp INTERFACE)
   target_compile_options(torch_openmp INTERFACE "SHELL:-Xclang -fopenmp")
   target_link_libraries(torch_openmp INTERFACE ${torch_openmp_library})
@@ -90,7 +107,7 @@ if(OpenMP_CXX_FOUND)
   separate_arguments(openmp_flags UNIX_COMMAND "${OpenMP_CXX_FLAGS}")
   target_compile_options(torch_openmp INTERFACE ${openmp_flags})
   target_include_directories(torch_openmp SYSTEM INTERFACE ${OpenMP_CXX_INCLUDE_DIRS})
-  file(GLOB torch_openmp_library ${torch_root}/lib/libgomp*.so* ${torch_root}/lib/libomp*.dylib)
+  file(GLOB torch_openmp_library ${torch_root}/lib/libgomp*.so*)
   if(torch_openmp_library)
     target_link_libraries(torch_openmp INTERFACE ${torch_openmp_library})
   else()
