@@ -7,20 +7,12 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-out=build/metal
 python=.venv/bin/python
 command -v llvm-nm-19 > /dev/null || { echo "llvm-nm-19 is missing: on Debian and Ubuntu, apt-get install llvm-19" >&2; exit 1; }
-mkdir -p "$out/wheels"
 "$python" -m pip install --disable-pip-version-check --quiet ziglang==0.15.2
 newest=$("$python" -m pip index versions torch 2> /dev/null | sed -n 's/^Available versions: \([^,+]*\).*/\1/p')
 for version in ${VERSIONS:-2.11.0 2.12.1 2.13.0 $newest}; do
-  torch=$out/wheels/torch-$version
-  if [[ ! -d $torch ]]; then
-    "$python" -m pip download --disable-pip-version-check --quiet --no-deps --only-binary=:all: --python-version 3.11 \
-      --platform macosx_14_0_arm64 --platform macosx_11_0_arm64 --dest "$out/wheels" "torch==$version"
-    "$python" -m zipfile -e "$out"/wheels/torch-"$version"-*.whl "$torch"
-    rm "$out"/wheels/torch-"$version"-*.whl
-  fi
+  torch=$("$python" tools/torch_headers.py --platform macosx_14_0_arm64 "$version")
   echo "=== torch $version"
-  "$python" tests/metal/symbols.py "$torch/torch"
+  "$python" tests/metal/symbols.py "$torch"
 done

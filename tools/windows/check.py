@@ -21,7 +21,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 SOURCES = ROOT / "src"
 sys.path.insert(0, str(HERE.parent))
-from torch_headers import headers  # noqa: E402
+from torch_headers import headers, version_of_group  # noqa: E402
 
 COMPILER = "clang-19"
 # As src/backends/cpu/CMakeLists.txt has them for MSVC's command line.
@@ -70,8 +70,7 @@ def jobs(choice: str) -> list[tuple[Path, str]]:
 
 
 def main(choice: str = "") -> None:
-    (version,) = re.findall(r'"torch==([\d.]+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    torch = headers(version, "win_amd64")
+    torch = headers(version_of_group(), "win_amd64")
     common = flags(torch)
     out = ROOT / "build/windows-check"
     out.mkdir(parents=True, exist_ok=True)
