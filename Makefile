@@ -40,7 +40,7 @@ fastops := $(stamps)/fastops$(if $(filter-out 0,$(WERROR)),-werror)
 sources := $(shell find CMakeLists.txt pyproject.toml cmake src tools python -type f -not -name '*.pyc')
 cxx_sources = $(shell find src examples tools -name '*.cpp' -o -name '*.h' -o -name '*.hpp' -o -name '*.hip')
 
-.PHONY: help build test fuzz strangers demo bench gpu gpu-check gpu-mutations sanitize format lint mypy sdist wheel wheel-matrix metal-check metal-symbols windows-check backend-check release-check clean
+.PHONY: help build test fuzz strangers demo bench gpu gpu-check gpu-mutations sanitize format lint mypy sdist wheel wheel-matrix metal-check metal-symbols windows-check aarch64-check macos-check backend-check release-check clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1 /p' $(MAKEFILE_LIST) | while read -r name text; do printf '%-13s %s\n' "$$name" "$$text"; done
@@ -148,6 +148,13 @@ metal-symbols: $(torch) ## Compile the Metal backend for macOS and look for its 
 windows-check: $(torch) ## Compile the sources for Windows, as far as that goes without Windows; needs clang-19; some files: ARGS=REGEX (large downloads)
 	$(pip) ziglang==0.15.2
 	$(bin)/python tools/windows/check.py $(ARGS)
+
+aarch64-check: $(stamps)/build ## Cross-compile the wheel for Linux on aarch64 and run tests of the ops in an emulator; on Debian (large downloads)
+	BUILD_OPTIONS="$(werror)" tools/aarch64/check.sh $(ARGS)
+
+macos-check: $(stamps)/build ## Build the wheel for macOS with Zig and look at what it links with; needs llvm-19 (large downloads)
+	$(pip) ziglang==0.15.2 macholib==1.16.4
+	BUILD_OPTIONS="$(werror)" tools/macos/check.sh
 
 backend-check: build $(stamps)/test ## Check the reference backend in examples/backend, and the suite on its device; a part: ARGS=quick
 	bash examples/backend/check.sh $(ARGS)
