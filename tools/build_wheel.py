@@ -72,11 +72,13 @@ def build_for(version: str, kernels: Path) -> Path:
 def repair(wheel: Path, out: Path) -> Path:
     """Gives the wheel the tag of the platforms where it runs, which the name has afterwards.
 
-    torch's libraries stay where they are, in the package next to fastops.
+    torch's libraries stay where they are, in the package next to fastops. There delocate does not find them, which it
+    takes for an error even of those that it excludes.
     """
     commands = {
         "linux": "auditwheel repair --exclude libtorch*.so* --exclude libc10*.so* --exclude libgomp*.so* --wheel-dir",
-        "darwin": "delocate-wheel --require-archs arm64 --exclude libtorch --exclude libc10 --exclude libomp -v -w",
+        "darwin": "delocate-wheel --require-archs arm64 --ignore-missing-dependencies "
+        "--exclude libtorch --exclude libc10 --exclude libomp -v -w",
         "win32": "delvewheel repair --ignore-existing --exclude torch*.dll;c10*.dll;libiomp*.dll -v -w",
     }
     path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]])

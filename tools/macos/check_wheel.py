@@ -50,12 +50,10 @@ def problems(library: Path, torch: Path) -> list[str]:
     for name in needed:
         if name in OF_MACOS:
             continue
-        places = [
-            Path(str(name).replace("@rpath", rpath.replace("@loader_path", str(library.parent)))) for rpath in rpaths
-        ]
-        places = [place.resolve() for place in places]
+        paths = [name.replace("@rpath", rpath) for rpath in rpaths] if name.startswith("@rpath/") else [name]
+        places = [Path(path.replace("@loader_path", str(library.parent))).resolve() for path in paths]
         in_torch = [torch.parent / place.relative_to(packages) for place in places if place.is_relative_to(packages)]
-        if not name.startswith("@rpath/") or not any(place.exists() for place in [*places, *in_torch]):
+        if not any(place.exists() for place in [*places, *in_torch]):
             found.append(f"does not find {name}")
     # What is of a library is shown with its name, all else is looked for in everything that is loaded.
     lines = subprocess.run(["llvm-nm-19", "-m", "-u", library], check=True, capture_output=True, text=True).stdout
