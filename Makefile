@@ -4,7 +4,8 @@
 # DIST    the name of what `make sdist` and `make wheel` build: by default that in pyproject.toml, as for PyPI
 # WHEEL_TORCH  the releases of torch that it is for beside TORCH: by default the newest of those in pyproject.toml
 # RELEASE_TORCH  those beside which `make release-check` installs it: by default that of .venv
-# GPU     the kernels for GPUs that `make wheel` puts into the wheel, whichever torch it is for: GPU="hip;cuda"
+# GPU     the kernels for GPUs that `make wheel` puts into the wheel, whichever torch it is for: GPU="hip;cuda",
+#         or the folder of an earlier build of theirs (tools/gpu/libraries.sh)
 # WERROR  1 to treat compiler warnings as errors and to check the standard library's preconditions, as CI does
 # ARGS    further arguments for the program that a target runs: make test ARGS="-k softshrink"
 PYTHON ?= python3

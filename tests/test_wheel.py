@@ -19,6 +19,7 @@ TOOLS = ROOT / "tools"
 if not TOOLS.exists():
     pytest.skip("needs the sources", allow_module_level=True)
 sys.path.append(str(TOOLS))
+from check_distributions import check_released  # noqa: E402
 from merge_wheels import merge  # noqa: E402
 from torch_requirement import requirement, torch_minor  # noqa: E402
 
@@ -160,6 +161,28 @@ def test_what_is_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     ]
     assert sorted(f"{one['name']}@{one['version']}" for one in sbom["components"] if "version" in one) == inside
     assert [one["purl"] for one in sbom["components"] if "version" not in one] == ["pkg:generic/cuda-cudart"]
+
+
+@pytest.mark.parametrize(
+    ("platform", "files", "error"),
+    [
+        ("manylinux_2_27_x86_64.manylinux_2_28_x86_64", ["libfastops_hip.txt", "libfastops_cuda.txt"], None),
+        ("manylinux_2_28_aarch64", [], None),
+        ("manylinux_2_28_x86_64", ["libfastops_hip.txt"], "lacks fastops/libfastops_cuda.txt"),
+        ("manylinux_2_35_x86_64", ["libfastops_hip.txt", "libfastops_cuda.txt"], "is for manylinux_2_35_x86_64"),
+    ],
+)
+def test_what_is_released(platform: str, files: list[str], error: str | None, tmp_path: Path) -> None:
+    """For machines with an old glibc, and for x86-64 with the kernels for GPUs."""
+    wheel = tmp_path / f"fastops_torch-1.2-cp311-cp311-{platform}.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for file in files:
+            archive.writestr(f"fastops/{file}", "")
+    if error:
+        with pytest.raises(ValueError, match=error):
+            check_released(wheel)
+    else:
+        check_released(wheel)
 
 
 def test_nothing_else_is_inside() -> None:

@@ -1,12 +1,13 @@
 """Checks what a source distribution or a repaired Linux wheel of fastops requires and contains.
 
-In the environment that they were built in: python tools/check_distributions.py FILE...
+In the environment that they were built in: python tools/check_distributions.py [--released] FILE...
+Where --released is given, a wheel must be for machines as old as we say and, for x86-64, have the kernels for GPUs.
 """
 
 from __future__ import annotations
 
+import argparse
 import subprocess
-import sys
 import tarfile
 import tempfile
 import zipfile
@@ -23,15 +24,20 @@ IN_WHEEL = [
     "include/fastops/fastops.h", "share/cmake/fastops/fastopsConfig.cmake", "share/cmake/fastops/fastops-kernels.cmake",
 ]  # fmt: skip
 FOR_A_TORCH = ["_build.py", "libfastops.so", "cmake/fastops-targets.cmake"]  # in each folder torch-X.Y, beside _C
+RELEASED_FOR = "manylinux_2_28"
 # Of what is in such a folder. The libraries of kernels have none: they need nothing that is not everywhere.
 RPATH = "$ORIGIN:$ORIGIN/..:$ORIGIN/../../torch/lib"
 
 
-def main(*files: str) -> None:
-    if not files:
-        raise SystemExit(__doc__)
-    for file in map(Path, files):
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    parser.add_argument("--released", action="store_true", help="whether wheels are fit for a release")
+    arguments = parser.parse_args()
+    for file in arguments.files:
         try:
+            if file.suffix == ".whl" and arguments.released:
+                check_released(file)
             requirement = check_wheel(file) if file.suffix == ".whl" else check_sdist(file)
         except ValueError as error:
             raise SystemExit(f"{file.name}: {error}") from None
@@ -87,6 +93,15 @@ def check_wheel(file: Path) -> str:
         return check_requirement(archive.read(metadata), requirement(minors))
 
 
+def check_released(file: Path) -> None:
+    platform = file.stem.rpartition("-")[2]
+    if RELEASED_FOR not in platform:
+        raise ValueError(f"is for {platform} instead of {RELEASED_FOR}")
+    if platform.endswith("x86_64"):
+        with zipfile.ZipFile(file) as archive:
+            check_presence(["fastops/libfastops_hip.txt", "fastops/libfastops_cuda.txt"], archive.namelist())
+
+
 def check_presence(expected: Iterable[str], names: Iterable[str]) -> None:
     if absent := set(expected) - set(names):
         raise ValueError(f"lacks {', '.join(sorted(absent))}")
@@ -108,4 +123,4 @@ def check_requirement(metadata: bytes, expected: str) -> str:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -12,8 +12,10 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
+ROCM = os.environ.get("ROCM_PATH", "/opt/rocm")
 PLACES = [
-    f"{os.environ.get('ROCM_PATH', '/opt/rocm')}/amdgcn/bitcode",
+    f"{ROCM}/amdgcn/bitcode",
+    f"{ROCM}/lib/llvm/lib/clang/*/lib/amdgcn/bitcode",
     "/usr/lib/*/amdgcn/bitcode",
 ]
 

@@ -50,7 +50,8 @@ macro(compile_hip)
     list(JOIN targets , targets)
     list(TRANSFORM code PREPEND -input= OUTPUT_VARIABLE inputs)
     add_custom_command(OUTPUT ${bundle} DEPENDS ${code}
-      COMMAND ${FASTOPS_HIP_BUNDLER} -type=o -bundle-align=4096 -compress -targets=${targets}
+      COMMAND ${CMAKE_COMMAND} -E env COMPRESSED_BUNDLE_FORMAT_VERSION=2 # that every runtime reads
+              ${FASTOPS_HIP_BUNDLER} -type=o -bundle-align=4096 -compress -targets=${targets}
               -input=/dev/null ${inputs} -output=${bundle} VERBATIM)
     set(object ${folder}/${name}.o)
     list(GET arg_GPUS 0 gpu)
@@ -145,6 +146,17 @@ function(install_gpu_bindings)
   install(TARGETS gpu_bindings LIBRARY DESTINATION ${torch_folder})
 endfunction()
 
+# install_built_gpu_libraries(FOLDER): those that there are, and the ops. Sets `lists`, of what they have code for.
+function(install_built_gpu_libraries folder)
+  file(GLOB lists ${folder}/libfastops_*.txt)
+  set(lists ${lists} PARENT_SCOPE)
+  if(lists)
+    string(REPLACE .txt .so libraries "${lists}")
+    install(FILES ${libraries} ${lists} DESTINATION fastops)
+    install_gpu_bindings()
+  endif()
+endfunction()
+
 # install_gpu_library(KIND): the library for all GPUs, which the package gets.
 function(install_gpu_library kind)
   if(NOT kind MATCHES "^(hip|cuda)$")
@@ -163,6 +175,7 @@ function(install_gpu_library kind)
   message(STATUS "Library of kernels for ${kind}: ${gpus}")
   add_gpu_library(fastops_${kind} ${kind} GPUS ${gpus})
   set_target_properties(fastops_${kind} PROPERTIES EXCLUDE_FROM_ALL OFF)
-  install(TARGETS fastops_${kind} LIBRARY DESTINATION fastops)
-  install(FILES ${CMAKE_CURRENT_BINARY_DIR}/fastops_${kind}.dir/libfastops_${kind}.txt DESTINATION fastops)
+  install(TARGETS fastops_${kind} LIBRARY DESTINATION fastops COMPONENT gpu_libraries)
+  install(FILES ${CMAKE_CURRENT_BINARY_DIR}/fastops_${kind}.dir/libfastops_${kind}.txt DESTINATION fastops
+          COMPONENT gpu_libraries)
 endfunction()
