@@ -39,7 +39,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
 };
 
 // For the life of the process.
-const bool registered = (at::RegisterPrivateUse1HooksInterface(new Hooks()), true);
+const bool hooks_registered = (at::RegisterPrivateUse1HooksInterface(new Hooks()), true);
 
 }  // namespace
 }  // namespace hostmem

@@ -37,7 +37,7 @@ struct Stubs final : torch::profiler::impl::ProfilerStubs {
 };
 
 Stubs stubs;
-const bool registered = (torch::profiler::impl::registerPrivateUse1Methods(&stubs), true);
+const bool profiler_registered = (torch::profiler::impl::registerPrivateUse1Methods(&stubs), true);
 
 }  // namespace
 }  // namespace hostmem

@@ -34,7 +34,7 @@ void load(const at::Tensor& tensor, std::unordered_map<std::string, bool>& map) 
   }
 }
 
-const bool registered = (torch::jit::TensorBackendMetaRegistry(device_type, save, load), true);
+const bool serialization_registered = (torch::jit::TensorBackendMetaRegistry(device_type, save, load), true);
 
 }  // namespace
 
