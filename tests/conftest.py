@@ -1,7 +1,7 @@
 """What all tests share: the hypothesis profiles and the device under test.
 
-``FASTOPS_TEST_PROFILE=quick`` tries fewer examples, ``thorough`` many more, others on every run; ``CI`` makes those of
-the other profiles the same on every run.
+``FASTOPS_TEST_PROFILE=quick`` tries fewer examples, ``brief`` still fewer, ``thorough`` many more, others on every run;
+``CI`` makes those of the other profiles the same on every run.
 """
 
 import os
@@ -19,6 +19,7 @@ common = {"deadline": None, "print_blob": True}
 always_the_same = "CI" in os.environ
 hypothesis.settings.register_profile("full", max_examples=15, derandomize=always_the_same, **common)
 hypothesis.settings.register_profile("quick", max_examples=10, derandomize=always_the_same, **common)
+hypothesis.settings.register_profile("brief", max_examples=5, derandomize=always_the_same, **common)
 hypothesis.settings.register_profile("thorough", max_examples=500, derandomize=False, **common)
 hypothesis.settings.load_profile(PROFILE)
 

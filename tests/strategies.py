@@ -12,7 +12,7 @@ from reference import ACTIVATIONS, is_valid, kinks, parameter_sets
 
 DEVICE = os.environ.get("FASTOPS_TEST_DEVICE", "cpu")
 PROFILE = os.environ.get("FASTOPS_TEST_PROFILE") or "full"  # of those in conftest.py
-QUICK = PROFILE == "quick"
+QUICK = PROFILE in ("quick", "brief")
 # So many times the examples of a property that is tried for every activation has one that is tried once.
 ONCE = 2 if PROFILE == "full" else 1
 

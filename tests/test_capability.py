@@ -9,6 +9,7 @@ from strategies import DEVICE
 
 # From the least to the most: what PyTorch calls each, and what FASTOPS_CPU_CAPABILITY does.
 CAPABILITIES = {"DEFAULT": "default", "AVX2": "avx2", "AVX512": "avx512"}
+WITH_BFLOAT16 = "avx512_bf16"  # that of AVX512, on CPUs that multiply bfloat16
 
 pytestmark = pytest.mark.skipif(DEVICE != "cpu", reason="the instruction sets are the CPU's")
 
@@ -34,13 +35,16 @@ def usable():
     """The instruction sets that this CPU runs, least first; only "default" where PyTorch has others than these."""
     here = torch.backends.cpu.get_cpu_capability()
     names = list(CAPABILITIES)
-    return [CAPABILITIES[name] for name in names[: names.index(here) + 1]] if here in names else ["default"]
+    if here not in names:
+        return ["default"]
+    more = [WITH_BFLOAT16] if here == "AVX512" and torch.cpu._is_avx512_bf16_supported() else []
+    return [*(CAPABILITIES[name] for name in names[: names.index(here) + 1]), *more]
 
 
 def run_suites(suites, chosen, **environment):
     """Runs files of tests with these environment variables."""
     options = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", chosen]
-    result = run("-m", "pytest", *options, *suites, FASTOPS_TEST_PROFILE="quick", OMP_NUM_THREADS="1", **environment)
+    result = run("-m", "pytest", *options, *suites, FASTOPS_TEST_PROFILE="brief", OMP_NUM_THREADS="1", **environment)
     assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-2000:]
     assert "passed" in result.stdout
 
@@ -50,7 +54,7 @@ def test_results(capability):
     """The elementwise kernels pass their tests with every instruction set; the one of this process does without us."""
     if capability not in usable():
         pytest.skip(f"this CPU has {usable()}")
-    if capability == fastops._C.cpu_capability():
+    if capability == fastops._C.cpu_capability().removesuffix("_bf16"):
         pytest.skip("the tests themselves have it")
     assert capabilities_of({"FASTOPS_CPU_CAPABILITY": capability}) == [capability]
     suites = [f"test_{name}.py" for name in ("activation", "bias_act", "gated_act")]
@@ -58,6 +62,15 @@ def test_results(capability):
     kernels = "test_activation.py or gelu or softshrink or rows or ties"
     chosen = f"({kernels}) and not (in_place or test_out or autograd or threads)"
     run_suites(suites, chosen, FASTOPS_CPU_CAPABILITY=capability)
+
+
+def test_products_of_converted_numbers():
+    """Where the CPU multiplies bfloat16, too, it can be converted, as it is elsewhere."""
+    if usable()[-1] != WITH_BFLOAT16:
+        pytest.skip("the tests themselves convert it")
+    chosen = "bfloat16 and not (keeps or left_alone or small_integers)"
+    own = {"FASTOPS_CPU_PRODUCTS": "own", "FASTOPS_CPU_CAPABILITY": "avx512"}
+    run_suites(["test_mlp.py", "test_gated_mlp.py"], chosen, **own)
 
 
 @pytest.mark.parametrize("products", ["own", "torch"])

@@ -32,7 +32,11 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_u
 from fastops.nn import MLP, GatedMLP
 from processes import needs_gloo, run_in_processes
 from reference import ACTIVATIONS
-from samples import EACH_OP, SAMPLES, Sample, close
+from samples import COVERING, EACH_OP, SAMPLES, Sample, close
+
+needs_flattening = pytest.mark.skipif(
+    torch.__version__.startswith("2.11."), reason="there no view flattens a dimension in shards"
+)
 
 
 class Call:
@@ -177,12 +181,13 @@ ENOUGH = [
     sample
     for sample in SAMPLES
     if sample in EACH_OP
-    or not sample.op.startswith((*ACTIVATIONS, "activation"))
-    or sample.label.startswith(("identity", "tanh-"))
+    or (sample in COVERING and not sample.op.startswith((*ACTIVATIONS, "activation")))
+    or (sample.op == "activation_backward" and sample.label.startswith(("identity", "tanh-")))
 ]
 
 
 @needs_gloo
+@needs_flattening
 @pytest.mark.feature("DTensor", ops=ENOUGH)
 @pytest.mark.parametrize("mlp", [False, True], ids=["elementwise", "mlp"])
 def test_samples(mlp: bool, tmp_path: Path) -> None:
@@ -255,6 +260,7 @@ def test_batch_and_features_on_a_grid(kind: str, grid: DeviceMesh) -> None:
         assert parameter.grad.placements == (Partial(), parameter.placements[1])
 
 
+@needs_flattening
 def test_shards_of_a_flattened_batch(grid: DeviceMesh) -> None:
     """A batch and a sequence in shards, seen as one dimension, stay where they are."""
     x = distribute_tensor(torch.randn(4, 6, 3), grid, [Shard(0), Shard(1)]).flatten(0, 1)

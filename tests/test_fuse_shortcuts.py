@@ -141,6 +141,7 @@ def test_closures(captures: list[int]) -> None:
     assert len(captures) == 2
 
 
+@pytest.mark.skipif(torch.__version__.startswith("2.11."), reason="there Dynamo itself does not look at classes again")
 def test_what_can_change_unseen(captures: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Attributes of objects: Dynamo looks each time."""
     fused = fastops.fuse(changeable)

@@ -6,12 +6,10 @@ FASTOPS_GPU_LIBRARIES. Each test has a process of its own, in which torch seems 
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +18,7 @@ import torch
 import fastops
 import fatbin
 from fastops import _gpu
+from processes import forks
 
 RUNTIMES = Path(__file__).parent / "gpu_runtimes"
 BUNDLER = shutil.which("clang-offload-bundler-19") or shutil.which("clang-offload-bundler")
@@ -32,7 +31,6 @@ needs_hip = pytest.mark.skipif("hip" not in LISTS or not COMPILER, reason="needs
 needs_cuda = pytest.mark.skipif("cuda" not in LISTS or not COMPILER, reason="needs libfastops_cuda.so and cc")
 
 BEGINNING = """
-import ctypes, sys, torch
 from types import SimpleNamespace
 
 GPUS = []
@@ -66,22 +64,30 @@ def on_gpu(op, *arguments):
 Run = Callable[..., list[str]]
 
 
+@pytest.fixture(scope="module")
+def process() -> Iterator[Callable[[str, dict[str, str]], tuple[int, str]]]:
+    """Runs code in a process of its own."""
+    with forks("import ctypes, sys, torch") as ask:
+        yield ask
+
+
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
+def run(process: Callable[[str, dict[str, str]], tuple[int, str]], tmp_path: Path) -> Run:
     """The lines that code prints which finds the stand-ins, made from these sources with these options."""
 
     def run_code(code: str, **runtimes: list[str]) -> list[str]:
         names = {"hip": "libamdhip64.so.7", "cuda": "libcuda.so.1"}
-        for source, options in runtimes.items():
-            command = [str(COMPILER), "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", *options]
-            file = RUNTIMES / f"{source}.c"
-            subprocess.run([*command, str(file), "-o", str(tmp_path / names[source])], check=True)
         beginning = f"{BEGINNING}HIP = {str(tmp_path / names['hip'])!r}\n"
-        command = [sys.executable, "-c", beginning + code]
-        environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.splitlines()
+        for source, options in runtimes.items():
+            library = tmp_path / names[source]
+            flags = ["-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", f"-Wl,-soname,{library.name}", *options]
+            command = [str(COMPILER), *flags, str(RUNTIMES / f"{source}.c"), "-o", str(library)]
+            subprocess.run(command, check=True)
+            if source == "cuda":  # which is found by its name, where it is loaded as well
+                beginning += f"ctypes.CDLL({str(library)!r})\n"
+        status, printed = process(beginning + code, {})
+        assert status == 0, printed
+        return printed.splitlines()
 
     return run_code
 
@@ -268,7 +274,7 @@ def test_torch_for_other_gpus(run: Run) -> None:
     """A torch for CPUs, and one that has no way to say when it begins to use a GPU."""
     for kind, name in (("hip", "AMD"), ("cuda", "NVIDIA")):
         if kind in LISTS:
-            (state,) = run(f"import fastops; print(fastops.info().kernels[{kind!r}])")
+            (state,) = run(f"torch.version.{kind} = None\nimport fastops; print(fastops.info().kernels[{kind!r}])")
             assert state == f"not loaded, as this torch is not built for {name}'s GPUs"
             without = f"torch.version.{kind} = '13.0'; del torch.cuda._lazy_call\n"
             (state,) = run(f"{without}import fastops; print(fastops.info().kernels[{kind!r}])")

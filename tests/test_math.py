@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from math_functions import NAMES, compile_functions, error, points, true_value
+from math_functions import FLAGS, NAMES, compile_functions, error, points, true_value
 from strategies import DEVICE, QUICK
 from test_capability import usable
 
@@ -25,7 +25,7 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module", params=[tier for tier in usable() if tier != "default"])
+@pytest.fixture(scope="module", params=[tier for tier in usable() if tier in FLAGS])
 def functions(request):
     return compile_functions(request.param)
 

@@ -220,7 +220,9 @@ def test_many_rows_of_data(device, dtype, sizes):
 
 
 @every_dtype
-@pytest.mark.parametrize(("rows", "sizes"), [(300, (256, 130, 97)), (2500, (70, 33, 5)), (40, (100, 290, 3))])
+@pytest.mark.parametrize(
+    ("rows", "sizes"), [(300, (256, 130, 97)), (2500, (70, 33, 5)), (40, (100, 290, 3)), (7, (129, 66, 65, 1))]
+)
 def test_blocks(device, dtype, rows, sizes, restore_threads):
     """Sizes that take several blocks, within the budget; our own products give the same bits from any threads."""
     network = plain_network(rows, *sizes, dtype=dtype, device=device, output="tanh")
@@ -236,6 +238,29 @@ def test_blocks(device, dtype, rows, sizes, restore_threads):
     for threads in (2, 3) if products(device) == "own" else ():
         for result, first in zip(results[threads], results[1], strict=True):
             assert_same_bits(result, first, f"{threads} threads")
+
+
+@every_dtype
+@pytest.mark.parametrize("rows", [1, 7])
+@pytest.mark.parametrize("features", [64, 77])
+def test_weights_within_others(device, dtype, rows, features):
+    """Few rows leave weights and inputs where they are: they are read, and nothing around them."""
+    x = random_tensor((rows, features), dtype, device, seed=0)
+    outer = torch.full((9, features + 3), float("nan"), dtype=dtype, device=device)
+    outer[1:8, 1:-2] = random_tensor((7, features), dtype, device, seed=1)
+    x_outer = torch.full((rows, features + 1), float("nan"), dtype=dtype, device=device)
+    x_outer[:, :-1] = x
+    same_row = outer[1:2, 1:-2].expand(7, features)
+    grad = random_tensor((rows, 7), dtype, device, seed=2)
+
+    def results(x, weight):
+        leaves = [tensor.detach().requires_grad_() for tensor in (x, weight)]
+        output = ops.mlp(leaves[0], [leaves[1]], [None], "relu")
+        return [output.detach(), *torch.autograd.grad(output, leaves, grad)]
+
+    for weight in (outer[1:8, 1:-2], same_row):
+        for actual, expected in zip(results(x_outer[:, :-1], weight), results(x, weight.contiguous()), strict=True):
+            torch.testing.assert_close(actual, expected)
 
 
 @every_dtype

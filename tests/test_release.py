@@ -42,6 +42,7 @@ def make_wheel(folder: Path, name: str, version: str) -> Path:
 def test_pip_takes_the_newest(tmp_path: Path) -> None:
     """By the name as people write it, and no file that is not what the page says."""
     pytest.importorskip("wheel")
+    pytest.importorskip("pip")
     files = [make_wheel(tmp_path, "fastops_torch", version) for version in ("0.9", "0.10")]
     index = tmp_path / "simple"
     assert make_index(index, *files, make_wheel(tmp_path, "fastops", "0.10")).returncode == 0

@@ -24,6 +24,7 @@ from packaging.requirements import Requirement
 
 from merge_wheels import merge, minors, time_of, unpack
 from torch_headers import headers
+from torch_requirement import minor_of
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -104,7 +105,7 @@ def main() -> None:
     shutil.rmtree(BUILD / "unpacked", ignore_errors=True)
     unpacked = unpack(first, BUILD / "unpacked")
     wanted = versions(SETTINGS["tool"]["fastops"]["torch"]) if arguments.torch is None else arguments.torch
-    others = [version for version in wanted if ".".join(version.split(".")[:2]) not in minors(unpacked)]
+    others = [version for version in wanted if minor_of(version) not in minors(unpacked)]
     os.environ["SOURCE_DATE_EPOCH"] = time_of(first)
     wheels = [first, *(build_for(version, unpacked / "fastops") for version in others)]
     shutil.rmtree(BUILD / "merged", ignore_errors=True)

@@ -1,10 +1,13 @@
 # shellcheck shell=bash
 # What the scripts of the checks have in common, which source it in the root of the repository: whether a part was asked
-# for ("quick" as the first argument), where a check is, and an environment of its own.
+# for ("quick" as the first argument) and how many examples the tests try then, where a check is, and an environment of
+# its own.
 
 quick=
+export FASTOPS_TEST_PROFILE=quick
 if [[ ${1:-} == quick ]]; then
   quick=yes
+  FASTOPS_TEST_PROFILE=brief
   shift
 fi
 

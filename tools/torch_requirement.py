@@ -42,6 +42,11 @@ def torch_minor() -> str:
             from torch import __version__ as version
         except ImportError:  # said here, before pip fetches a torch that the build would not see
             raise SystemExit(MISSING) from None
+    return minor_of(version)
+
+
+def minor_of(version: str) -> str:
+    """2.13 of 2.13.0+cpu."""
     return ".".join(version.split(".")[:2])
 
 

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 from environments import Environment
+from torch_requirement import minor_of
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "build/wheel-matrix"
@@ -32,7 +33,7 @@ def try_beside(version: str, wheels: Path, name: str, suite: bool) -> str:
     if environment.files(["torch*"]) != before:
         raise RuntimeError(f"installing {name} changed torch")
     library = next(line for line in environment.run("-m", "fastops").splitlines() if line.startswith("library:"))
-    if f"torch-{'.'.join(version.split('.')[:2])}/" not in library:
+    if f"torch-{minor_of(version)}/" not in library:
         raise RuntimeError(f"is for another torch: {library}")
     environment.run("tools/smoke_test.py")
     tests = environment.run("-m", "pytest", "-q", "-n", "auto", "tests").splitlines()[-1] if suite else "smoke test"

@@ -84,7 +84,7 @@ def _in_shape(shape: torch.Size, result: Any) -> Tensor:
 def _can_be_compiled(tensors: list[Tensor]) -> bool:
     """Whether there are tensors, and nobody else wants to see what is done to them."""
     return (
-        bool(tensors)
+        len(tensors) > 0  # Dynamo of torch 2.11 traces no bool() of a list
         and not torch.compiler.is_compiling()
         and all(type(tensor) in (Tensor, torch.nn.Parameter) for tensor in tensors)
         and not in_transform()

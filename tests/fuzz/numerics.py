@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import fastops
 from checks import assert_same_bits, products
 from fuzz.cases import category
 from perceptrons import Network, expected_network
@@ -35,10 +36,15 @@ from test_gated_mlp import GatedNetwork, expected_gated_network
 ops = torch.ops.fastops
 
 # PyTorch is kept to an instruction set of this CPU, which keeps fastops to it, and fastops to one that is no better.
-TIERS = ["avx512"] * torch.cpu._is_avx512_supported() + ["avx2"] * torch.cpu._is_avx2_supported() + ["default"]
+TIERS = [
+    *["avx512_bf16"] * (fastops._C.cpu_capability() == "avx512_bf16"),
+    *["avx512"] * torch.cpu._is_avx512_supported(),
+    *["avx2"] * torch.cpu._is_avx2_supported(),
+    "default",
+]
 ENVIRONMENTS = [
-    {"ATEN_CPU_CAPABILITY": pytorch, "FASTOPS_CPU_CAPABILITY": ours, "FASTOPS_CPU_PRODUCTS": whose}
-    for pytorch, ours in itertools.combinations_with_replacement(TIERS, 2)
+    {"ATEN_CPU_CAPABILITY": theirs.removesuffix("_bf16"), "FASTOPS_CPU_CAPABILITY": ours, "FASTOPS_CPU_PRODUCTS": whose}
+    for theirs, ours in itertools.combinations_with_replacement(TIERS, 2)
     for whose in (["own", "torch", ""] if ours != "default" else [""])
 ]
 

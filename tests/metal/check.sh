@@ -31,7 +31,7 @@ build_targets "$out" fastops_on_fake_mps
 package "$out" "$out"
 environment "$out"
 wait "$kernels"
-export FASTOPS_TEST_DEVICE=mps FASTOPS_TEST_PROFILE=quick FASTOPS_METAL_KERNELS=$PWD/$out/libkernels.so
+export FASTOPS_TEST_DEVICE=mps FASTOPS_METAL_KERNELS=$PWD/$out/libkernels.so
 pytest() { "$out/venv/bin/python" -m pytest -n 2 -q "$@"; }
 
 few() { PYTEST_PLUGINS=few_activations PYTHONPATH=tools/gpu "$@"; }

@@ -62,17 +62,17 @@ environment "$out"
 bash examples/backend/build.sh &
 backend=$!
 step "libraries for ${languages[*]} that torch loads"
-PYTHONPATH=$out/libraries "$out/venv/bin/python" -m pytest -n auto -q tests/test_gpu_libraries.py
+PYTHONPATH=$PWD/$out/libraries "$out/venv/bin/python" -m pytest -q tests/test_gpu_libraries.py
 
 step "launches by ${languages[*]}"
 wait "$backend"
 for language in "${languages[@]}"; do
-  PYTHONPATH=$out/launching/$language:build/backend/site FASTOPS_BACKEND_AUTOLOAD=0 FASTOPS_TEST_DEVICE=hostmem \
+  PYTHONPATH=$PWD/$out/launching/$language:$PWD/build/backend/site FASTOPS_BACKEND_AUTOLOAD=0 FASTOPS_TEST_DEVICE=hostmem \
     FASTOPS_GPU_RUNTIME=$out/launching/libgpu_runtime.so "$out/venv/bin/python" -m pytest -q tests/test_gpu_launch.py
 done
 
 # Without the CPU kernels' products, the tests do not expect what only these promise.
-export FASTOPS_CPU_CAPABILITY=default FASTOPS_TEST_PROFILE=quick PYTHONPATH=tools/gpu
+export FASTOPS_CPU_CAPABILITY=default PYTHONPATH=tools/gpu
 tests() { "$out/venv/bin/python" -m pytest -n auto -q "$@"; }
 kernels=(tests/test_{activation,bias_act,gated_act,mlp,gated_mlp,far_apart}.py)
 # Left out: what does not come to the kernels (packaging, benchmarks, conversion, the composite path, tools for PyTorch's
@@ -83,7 +83,8 @@ if [[ $quick ]]; then
   without="threads or blocks or 20000-67 or every_mask or sixteen_bit_value and not gelu or small_networks and float16"
   without+=" or many_rows and (float64 or bfloat16) or every_lane and not (softplus or selu or mish)"
   FASTOPS_EMULATOR_ORDER=reverse tests "${kernels[@]}" -k "not ($without)"
-  PYTEST_PLUGINS=few_activations tests tests/test_{autograd,autograd_in_place,functorch,mixed_precision,nn_layers}.py
+  callers=(tests/test_{autograd,autograd_in_place,functorch,mixed_precision,nn_layers}.py)
+  PYTEST_PLUGINS=few_activations tests "${callers[@]}" -k "not compile"
 else
   callers+=(tests/test_{autograd_tools,compile,from_sequential,introspection,nn_modes,opcheck,opinfo}.py)
   tests "${kernels[@]}" "${callers[@]}"
@@ -96,7 +97,8 @@ small=(tests/test_mlp.py -k "float16 and small")
 if [[ $quick ]]; then
   step "products with matrix cores, threads reverse"
   for gpu in gfx942 gfx1100 gfx1201 sm_90; do
-    FASTOPS_EMULATOR_GPU=$gpu FASTOPS_EMULATOR_ORDER=reverse OMP_NUM_THREADS=1 tests -n 0 "${small[@]}" &
+    PYTEST_PLUGINS=few_activations FASTOPS_EMULATOR_GPU=$gpu FASTOPS_EMULATOR_ORDER=reverse OMP_NUM_THREADS=1 \
+      tests -n 0 "${small[@]}" &
   done
 fi
 for job in $(jobs -p); do wait "$job"; done
@@ -106,7 +108,7 @@ for job in $(jobs -p); do wait "$job"; done
 without="threads or 20000-67 or test_blocks or is_glu or sum_backward or functions_are_the_ops"
 if [[ $quick ]]; then
   without+=" or float64 or bfloat16 or every_mask or sixteen_bit_value or 513-600"
-  without+=" or (every_lane or many_rows) and (identity or silu or softplus)"
+  without+=" or (test_activation or test_bias_act) and (identity or silu or softplus) or many_rows and identity"
 fi
 export PYTEST_ADDOPTS="-k 'not ($without)'"
 export ASAN_OPTIONS=detect_leaks=0 PYTEST_PLUGINS=few_activations

@@ -82,7 +82,7 @@ END
 version=$(python -c "import fastops; print(fastops.__version__)")
 packages=$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 tag=$(python -c 'import sys; print("cp{}{}".format(*sys.version_info))')
-export CI=true FASTOPS_TEST_PROFILE=quick PYTEST_PLUGINS=few_activations PYTHONPATH=$root/tools/gpu
+export CI=true PYTEST_PLUGINS=few_activations PYTHONPATH=$root/tools/gpu
 export FASTOPS_FEW_ACTIVATIONS=$root/tools/sanitize/few_activations.h
 # CPython and torch keep memory until the end.
 export ASAN_OPTIONS=detect_leaks=0

@@ -29,6 +29,7 @@ TIERS = {
     "DEFAULT": [],
     "AVX2": ["-march=haswell"],
     "AVX512": ["-march=skylake-avx512"],
+    "AVX512_BF16": ["-march=cooperlake"],
 }
 LIBRARY = {
     "ABI_NAMESPACE": "__1", "ABI_VERSION": 1, "DISABLE_VISIBILITY_ANNOTATIONS": 1, "HARDENING_MODE_DEFAULT": 2,
@@ -61,9 +62,13 @@ def jobs(choice: str) -> list[tuple[Path, str]]:
     kernels = sorted((SOURCES / "backends/cpu/kernels").glob("*.cpp"))
     folders = ["backends/cpu", "backends/cpu/launchers", "ops", "autograd", "torch_internal"]
     files = [file for folder in folders for file in sorted((SOURCES / folder).glob("*.cpp"))]
-    found = [
-        (file, tier) for tier in TIERS for file in kernels if tier != "DEFAULT" or file.stem not in ("gemm", "layer")
-    ]
+
+    def is_of(tier: str, kernel: str) -> bool:
+        if tier == "AVX512_BF16" or kernel == "gemm_bfloat16":
+            return (tier, kernel) == ("AVX512_BF16", "gemm_bfloat16")
+        return tier != "DEFAULT" or kernel not in ("gemm", "layer")
+
+    found = [(file, tier) for tier in TIERS for file in kernels if is_of(tier, file.stem)]
     return [
         (file, tier) for file, tier in [*found, *((file, "DEFAULT") for file in files)] if re.search(choice, str(file))
     ]

@@ -38,6 +38,14 @@ def ffn(quick: bool) -> Iterator[Workload]:
             yield Network("ffn", "swiglu-1024-2816-1024", rows, dtype, build, input_gradient=True)
 
 
+def products(quick: bool) -> Iterator[Workload]:
+    """Linear layers by themselves: with FASTOPS_CPU_PRODUCTS=own, where the CPU's own products are the faster ones."""
+    for dtype in (torch.float32, torch.bfloat16):
+        for features in (256,) if quick else (64, 256, 1024, 4096):
+            for rows in (32, 512) if quick else (1, 8, 32, 128, 512, 2048):
+                yield _mlp("products", (features, features), nn.ReLU(), rows, dtype, input_gradient=True)
+
+
 _QUICK_ACTIVATIONS = ("relu", "softshrink", "silu", "gelu", "gelu_tanh", "tanh", "mish")
 
 
@@ -56,6 +64,7 @@ SUITES: dict[str, Callable[[bool], Iterator[Workload]]] = {
     "digits": digits,
     "ffn": ffn,
     "elementwise": elementwise,
+    "products": products,
 }
 
 

@@ -1,10 +1,11 @@
 // Chooses the instruction set: what PyTorch itself uses on this CPU (its choice honours ATEN_CPU_CAPABILITY), unless
-// FASTOPS_CPU_CAPABILITY asks for a lesser one: default, avx2, avx512.
+// FASTOPS_CPU_CAPABILITY asks for a lesser one: default, avx2, avx512, avx512_bf16.
 #include <ATen/Version.h>
 
 #include <string>
 #include <vector>
 
+#include "backends/cpu/cpu_traits.h"
 #include "backends/cpu/kernels.h"
 #include "ops/environment.h"
 
@@ -17,6 +18,7 @@ std::vector<std::string> usable_tiers() {
   std::vector<std::string> usable = {"default"};
   if (torch_uses == "AVX2" || torch_uses == "AVX512") usable.insert(usable.begin(), "avx2");
   if (torch_uses == "AVX512") usable.insert(usable.begin(), "avx512");
+  if (torch_uses == "AVX512" && cpu_traits().has_bfloat16) usable.insert(usable.begin(), "avx512_bf16");
   std::erase_if(usable, [](const std::string& tier) { return !has_tier(tier.c_str()); });
   return usable;
 }

@@ -17,6 +17,7 @@ struct CpuTraits {
   bool is_intel = false;
   bool has_bfloat16 = false;  // instructions that multiply 16-bit numbers
   bool has_float16 = false;
+  bool has_tiles = false;  // of bfloat16 (AMX)
 };
 
 #if defined(_M_X64) || defined(__x86_64__)
@@ -42,6 +43,7 @@ FASTOPS_ALWAYS_INLINE CpuTraits cpu_traits() {
   CpuTraits traits{.is_intel = vendor.ebx == genu};
   if (vendor.eax < features) return traits;
   const Registers found = cpuid(features, 0);
+  traits.has_tiles = found.edx >> 22 & 1;
   traits.has_float16 = found.edx >> 23 & 1;
   traits.has_bfloat16 = found.eax > 0 && (cpuid(features, 1).eax >> 5 & 1);
   return traits;

@@ -70,24 +70,29 @@ struct Parts {
 // The most rows of a block of a matrix product.
 inline constexpr int64_t block_rows = 96;
 
-// What becomes panels of the right-hand matrix of a product (kernels/gemm.h).
+struct Kernels;
+
+// What becomes panels of the right-hand matrix of a product (kernels/panels.h).
 struct PackArguments {
   ConstRows source;
   ConstRows second;  // a second matrix where the panels are made from two
   int64_t depth;
   int64_t columns;
   void* panels;
-  ActivationParams params;
+  ActivationParams params{};
+  const Kernels* activation = nullptr;  // what is applied on the way
 };
 using PackKernel = void (*)(const PackArguments&, int64_t first_panel, int64_t last_panel);
 
 // A product sum_k a[i, k] * b[k, j], one of those that are added up.
 struct Product {
-  ConstRows a;         // [rows, depth], in the type that is computed with; as `pack_tiles` leaves it if `packed`
-  const void* panels;  // b [depth, columns]
+  ConstRows a;          // [rows, depth], of the operands' type; as `pack_tiles` leaves it if `packed`
+  const void* panels;   // b [depth, columns]
+  ConstRows transpose;  // the transpose of b, as it is: instead of panels where it is not null
   int64_t depth;
   bool packed = false;
-  int sum = 0;  // which of the two sums it belongs to
+  int sum = 0;            // which of the two sums it belongs to
+  ConstRows matrix = {};  // b as it is, instead of panels where it is not null
 };
 
 // A block of sums, in the type that is computed with: sums[s][r * stride + c] is that of row `row` + r and column
@@ -113,34 +118,49 @@ struct StoreArguments {
   Rows result;
   bool add;
 };
-// z = sums + bias; pre = z, post = f(z), and next = f(z) in the type that is computed with. All may be null.
+// An operand of the next product, as these epilogues write it, has the storage type if `as_stored`, and else the one
+// that is computed with.
+
+// z = sums + bias; pre = z, post = f(z), and next = f(z) as an operand. All may be null.
 struct LayerForwardArguments {
   const void* bias;
   Rows pre, post, next;
   ActivationParams params;
+  bool as_stored;
 };
-// dz = sums * f'(saved), in the type that is computed with.
+// dz = sums * f'(saved), as an operand.
 struct LayerBackwardArguments {
   ConstRows saved;
   Rows dz;
   ActivationParams params;
+  bool as_stored;
 };
-// gate = sums[0] + gate_bias, up = sums[1] + up_bias, next = f(gate) * up. All but `next` may be null.
+// gate = sums[0] + gate_bias, up = sums[1] + up_bias, next = f(gate) * up as an operand. All but `next` may be null.
 struct GatedForwardArguments {
   const void* gate_bias;
   const void* up_bias;
   Rows gate, up, next;
   ActivationParams params;
+  bool as_stored;
 };
-// dgate = sums * up * f'(gate), dup = sums * f(gate), in the type that is computed with. Both may be null.
+// dgate = sums * up * f'(gate), dup = sums * f(gate), as operands. Both may be null.
 struct GatedBackwardArguments {
   ConstRows gate, up;
   Rows dgate, dup;
   ActivationParams params;
+  bool as_stored;
 };
 
 // Matrix products for one dtype. Null where an instruction set leaves them to PyTorch.
 struct GemmKernels {
+  // The type of the matrices that are multiplied: that which is computed with, or the storage type where there are
+  // instructions that multiply it and add up in the former.
+  Dtype operand;
+  // Where packing the right-hand matrix takes longer than it saves, products read it as it is, or its transpose: for
+  // networks of so many rows. Null: never.
+  bool (*reads_matrix)(int64_t rows, int64_t columns);
+  bool (*reads_transpose)(int64_t rows, int64_t depth);
+  int64_t at_once;  // how many steps of the depth such an instruction takes: panels and tiles have a multiple
   int64_t panel_columns;
   PackKernel pack;             // panels of a matrix [depth, columns]
   PackKernel pack_transposed;  // panels of the transpose of a matrix [columns, depth]
@@ -186,7 +206,8 @@ struct KernelTable {
   }
 };
 
-// Instruction sets: "avx512" (with AVX2), "avx2" (with FMA and F16C), "default" (what every CPU of the platform has).
+// Instruction sets: "avx512_bf16", "avx512" (with AVX2), "avx2" (with FMA and F16C), "default" (what every CPU of the
+// platform has).
 FASTOPS_KERNELS_API bool has_tier(const char* name);
 // What names the one to use, when that is first asked for.
 FASTOPS_KERNELS_API void choose_tier_by(const char* (*choice)());
@@ -209,5 +230,9 @@ FASTOPS_DECLARE_TIER(DEFAULT)
 FASTOPS_DECLARE_TIER(AVX2)
 FASTOPS_DECLARE_TIER(AVX512)
 #undef FASTOPS_DECLARE_TIER
+namespace AVX512_BF16 {
+// In place of the products of AVX512 for bfloat16.
+void add_bfloat16_products(KernelTable&);
+}  // namespace AVX512_BF16
 
 }  // namespace fastops::cpu

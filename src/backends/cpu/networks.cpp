@@ -6,69 +6,12 @@
 #include <utility>
 #include <vector>
 
-#include "backends/cpu/cpu_traits.h"
+#include "backends/cpu/choice.h"
 #include "backends/cpu/launch.h"
-#include "ops/environment.h"
 #include "ops/matrix.h"
 
 namespace fastops::cpu {
 namespace {
-
-// ---- whose matrix products ----
-
-enum class Pass { forward, backward };
-
-enum class Products { fastest, own, torch };
-
-// FASTOPS_CPU_PRODUCTS: whose matrix products to use. By default the faster ones.
-Products wanted_products() {
-  static const Products wanted = [] {
-    std::vector<std::string> choices = {"torch"};
-    if (gemm_kernels(Dtype::float32).multiply) choices.insert(choices.begin(), "own");
-    const std::string choice = environment_choice("FASTOPS_CPU_PRODUCTS", choices);
-    return choice == "own" ? Products::own : choice == "torch" ? Products::torch : Products::fastest;
-  }();
-  return wanted;
-}
-const ReadAtImport products_at_import([] { wanted_products(); });
-
-// The elements of the weights with as many rows and columns as vectors of 16 numbers make of them.
-int64_t padded_count(at::TensorList weights) {
-  const auto padded = [](int64_t features) { return (features + 15) / 16 * 16; };
-  int64_t elements = 0;
-  for (const at::Tensor& weight : weights) elements += padded(weight.size(0)) * padded(weight.size(1));
-  return elements;
-}
-
-int64_t element_count(at::TensorList tensors) {
-  int64_t elements = 0;
-  for (const at::Tensor& tensor : tensors) elements += tensor.numel();
-  return elements;
-}
-
-// Whether to use the matrix products here for layers with these weights, rather than PyTorch's: whether the instruction
-// set in use has them, and they are the faster ones on this CPU.
-bool use_gemm(const at::Tensor& input, at::TensorList weights, Pass pass) {
-  const Products wanted = wanted_products();
-  if (wanted != Products::fastest) return wanted == Products::own;
-  const Dtype dtype = dtype_of(input);
-  if (!gemm_kernels(dtype).multiply) return false;
-  static const CpuTraits cpu = cpu_traits();
-  // PyTorch's oneDNN uses the instructions for 16-bit numbers.
-  if (dtype == Dtype::bfloat16) return !cpu.has_bfloat16;
-  if (dtype == Dtype::float16) return !cpu.has_float16;
-  const int64_t rows = row_count(input);
-  const int64_t elements = element_count(weights);
-  // Layers from or to very few features leave most of each vector unused; PyTorch's product with a vector does not.
-  if (rows >= 4096 && 12 * elements < padded_count(weights)) return false;
-  // On its own CPUs, Intel's MKL takes the weights of few rows without packing them, and reaches 90% of the peak with
-  // large ones and in the backward pass, which packs everything twice here; elsewhere it does not.
-  constexpr int64_t small_weights = 32 * 1024;
-  constexpr int64_t large_weights = 1024 * 1024;
-  if (elements <= small_weights) return true;
-  if (cpu.is_intel) return pass == Pass::forward && rows >= 256 && elements <= large_weights;
-  return rows >= 32;  // what packing costs is spread over the rows
-}
 
 // ---- tensors as the launchers want them ----
 
@@ -123,7 +66,7 @@ Rows kept_rows(const RowView& kept) {
 }  // namespace
 
 std::optional<Tensor> try_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved) {
-  if (!use_gemm(mlp.input, mlp.weights, Pass::forward)) return std::nullopt;
+  if (!has_faster_products(mlp.input, mlp.weights, Pass::forward)) return std::nullopt;
   c10::SmallVector<Parameters, 4> parameters;
   c10::SmallVector<Layer, 4> layers;
   for (size_t i = 0; i < mlp.layers(); ++i) {
@@ -143,7 +86,7 @@ std::optional<Tensor> try_mlp(const MlpArguments& mlp, std::vector<Tensor>* save
 }
 
 std::optional<std::vector<Tensor>> try_mlp_backward(const MlpBackwardArguments& mlp) {
-  if (!use_gemm(mlp.input, mlp.weights, Pass::backward)) return std::nullopt;
+  if (!has_faster_products(mlp.input, mlp.weights, Pass::backward)) return std::nullopt;
   std::vector<Tensor> results(mlp.output_mask.size());
   c10::SmallVector<Parameters, 4> parameters;
   c10::SmallVector<RowView, 4> kept;
@@ -180,7 +123,7 @@ std::optional<std::vector<Tensor>> try_mlp_backward(const MlpBackwardArguments& 
 
 std::optional<GatedMlpForward::Result> try_gated_mlp(const GatedMlpArguments& mlp, bool saves) {
   const std::array weights = {mlp.gate_weight, mlp.up_weight, mlp.down_weight};
-  if (!use_gemm(mlp.input, weights, Pass::forward)) return std::nullopt;
+  if (!has_faster_products(mlp.input, weights, Pass::forward)) return std::nullopt;
   const Parameters gate(mlp.gate_weight, mlp.gate_bias);
   const Parameters up(mlp.up_weight, mlp.up_bias);
   const Parameters down(mlp.down_weight, mlp.down_bias);
@@ -201,7 +144,7 @@ std::optional<GatedMlpForward::Result> try_gated_mlp(const GatedMlpArguments& ml
 
 std::optional<std::vector<Tensor>> try_gated_mlp_backward(const GatedMlpBackwardArguments& mlp) {
   const std::array weights = {mlp.gate_weight, mlp.up_weight, mlp.down_weight};
-  if (!use_gemm(mlp.input, weights, Pass::backward)) return std::nullopt;
+  if (!has_faster_products(mlp.input, weights, Pass::backward)) return std::nullopt;
   const auto& mask = mlp.output_mask;  // input, the three weights, the three biases
   std::vector<Tensor> results(mask.size());
   if (mask[0]) results[0] = rows_result(mlp.input, mlp.input.size(-1));

@@ -1,6 +1,8 @@
 // The matrix products of every dtype: 16-bit types are converted while they are packed.
 #include "backends/cpu/kernels/gemm.h"
 
+#include "backends/cpu/kernels/sums.h"
+
 namespace fastops::cpu::CPU_CAPABILITY {
 namespace {
 
@@ -21,11 +23,41 @@ void store(const void* arguments, const Block& block) {
   });
 }
 
+// Measured. Whole vectors of columns alone; rows that are far apart fall into few sets of the caches.
+template <class S>
+bool reads_matrix(int64_t rows, int64_t columns) {
+  if (columns % Vec<S>::width != 0) return false;
+#if defined(CPU_CAPABILITY_AVX512)
+  return rows <= 256 || columns < 2048;
+#else
+  return rows <= 256;
+#endif
+}
+
+// Measured. At the end of each sum its vector has to be added up.
+bool reads_transpose(int64_t rows, int64_t depth) {
+#if defined(CPU_CAPABILITY_AVX512)
+  return rows <= 4 ? depth >= 64 : rows <= 96 && depth >= 256;
+#else
+  return rows <= 4 && depth >= 64;
+#endif
+}
+
 template <class Storage>
 void add(GemmKernels& entry) {
   using S = Compute<Storage>;
-  entry = {panel_columns<S>, pack<S, Storage>, pack_transposed<S, Storage>, pack_tiles<S, Storage>, convert<Storage>,
-           multiply<S>,      store<Storage>};
+  constexpr bool is_plain = std::is_same_v<S, Storage>;
+  entry = {.operand = std::is_same_v<S, double> ? Dtype::float64 : Dtype::float32,
+           .reads_matrix = is_plain ? reads_matrix<S> : nullptr,
+           .reads_transpose = is_plain && Arithmetic<S>::takes_transpose ? reads_transpose : nullptr,
+           .at_once = Arithmetic<S>::at_once,
+           .panel_columns = panel_columns<S>,
+           .pack = pack<S, Storage>,
+           .pack_transposed = pack_transposed<S, Storage>,
+           .pack_tiles = pack_tiles<S, Storage>,
+           .convert = convert<Storage>,
+           .multiply = multiply<Arithmetic<S>>,
+           .store = store<Storage>};
 }
 
 }  // namespace

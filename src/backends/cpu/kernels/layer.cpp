@@ -1,6 +1,7 @@
 // What the layers of mlp and gated_mlp do to the sums of their matrix products, and to the right-hand matrices on the
 // way into panels.
-#include "backends/cpu/kernels/gemm.h"
+#include "backends/cpu/kernels/panels.h"
+#include "backends/cpu/kernels/sums.h"
 
 namespace fastops::cpu::CPU_CAPABILITY {
 namespace {
@@ -17,12 +18,12 @@ template <class A, class Storage>
 void layer_forward(const void* arguments, const Block& block) {
   const auto& to = *static_cast<const LayerForwardArguments*>(arguments);
   const auto p = compute_params<Storage>(to.params);
-  for_each_sum<Storage>(block, [&](auto sum, auto load, auto store, auto store_computed) {
+  for_each_sum<Storage>(block, [&](auto sum, auto load, auto store, auto store_operand) {
     const auto z = add_bias<Storage>(sum(0), to.bias, load);
     store(z, to.pre);
     const auto y = apply<Storage>([&](auto v) { return A::value(v, p); }, z);
     store(y, to.post);
-    store_computed(y, to.next);
+    store_operand(y, to.next, to.as_stored);
   });
 }
 
@@ -38,8 +39,8 @@ void layer_backward(const void* arguments, const Block& block) {
       return A::template gradient<Number>(g, s, p);
     }
   };
-  for_each_sum<Storage>(block, [&](auto sum, auto load, auto, auto store_computed) {
-    store_computed(apply<Storage>(derivative, sum(0), load(to.saved)), to.dz);
+  for_each_sum<Storage>(block, [&](auto sum, auto load, auto, auto store_operand) {
+    store_operand(apply<Storage>(derivative, sum(0), load(to.saved)), to.dz, to.as_stored);
   });
 }
 
@@ -47,12 +48,12 @@ template <class A, class Storage>
 void gated_layer_forward(const void* arguments, const Block& block) {
   const auto& to = *static_cast<const GatedForwardArguments*>(arguments);
   const auto p = compute_params<Storage>(to.params);
-  for_each_sum<Storage>(block, [&](auto sum, auto load, auto store, auto store_computed) {
+  for_each_sum<Storage>(block, [&](auto sum, auto load, auto store, auto store_operand) {
     const auto gate = add_bias<Storage>(sum(0), to.gate_bias, load);
     const auto up = add_bias<Storage>(sum(1), to.up_bias, load);
     store(gate, to.gate);
     store(up, to.up);
-    store_computed(apply<Storage>([&](auto g, auto u) { return A::value(g, p) * u; }, gate, up), to.next);
+    store_operand(apply<Storage>([&](auto g, auto u) { return A::value(g, p) * u; }, gate, up), to.next, to.as_stored);
   });
 }
 
@@ -61,17 +62,18 @@ void gated_layer_backward(const void* arguments, const Block& block) {
   using Number = typename Packet<Storage>::Number;
   const auto& to = *static_cast<const GatedBackwardArguments*>(arguments);
   const auto p = compute_params<Storage>(to.params);
-  for_each_sum<Storage>(block, [&](auto sum, auto load, auto, auto store_computed) {
+  for_each_sum<Storage>(block, [&](auto sum, auto load, auto, auto store_operand) {
     const auto grad = sum(0);
     const auto gate = load(to.gate);
     if (to.dgate.data) {
-      store_computed(
+      store_operand(
           apply<Storage>([&](Number d, Number g, Number u) { return A::template gradient<Number>(d * u, g, p); }, grad,
                          gate, load(to.up)),
-          to.dgate);
+          to.dgate, to.as_stored);
     }
     if (to.dup.data) {
-      store_computed(apply<Storage>([&](Number d, Number g) { return A::value(g, p) * d; }, grad, gate), to.dup);
+      store_operand(apply<Storage>([&](Number d, Number g) { return A::value(g, p) * d; }, grad, gate), to.dup,
+                    to.as_stored);
     }
   });
 }
@@ -85,12 +87,12 @@ void pack_activated(const PackArguments& to, int64_t first_panel, int64_t last_p
                         [&](int64_t k, int64_t column, int64_t valid, S* target, int64_t width) {
                           const Block line{{target, nullptr}, width, 0, 1, 0, valid};
                           const auto at = [&](ConstRows rows) { return ConstRows{row<Storage>(rows, k) + column, 0}; };
-                          for_each_sum<Storage>(line, [&](auto, auto load, auto, auto store_computed) {
+                          for_each_sum<Storage>(line, [&](auto, auto load, auto, auto store_operand) {
                             auto y = apply<Storage>([&](auto v) { return A::value(v, p); }, load(at(to.source)));
                             if constexpr (gated) {
                               y = apply<Storage>([](auto a, auto b) { return a * b; }, y, load(at(to.second)));
                             }
-                            store_computed(y, Rows{target, 0});
+                            store_operand(y, Rows{target, 0}, /*as_stored=*/false);
                           });
                           std::fill(target + valid, target + width, S(0));
                         });

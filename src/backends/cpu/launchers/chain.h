@@ -8,15 +8,17 @@
 
 namespace fastops::cpu {
 
-// The left-hand matrix of a chain's first product: as it is, or a copy of it in the type that is computed with and with
-// a stride that the caches like.
+// What goes into a chain of a storage type: as it is, or a copy of it in another type and with a stride that the caches
+// like.
 class LeftHand {
  public:
   LeftHand(ConstRows matrix, int64_t columns, Dtype dtype) : matrix_(matrix), columns_(columns), dtype_(dtype) {}
 
-  void take(Caller& caller, int64_t rows) {
-    const bool regular = rows == 1 || matrix_.stride * accumulator_size(dtype_) % 4096 != 0;
-    if (dtype_ != computed(dtype_) || !regular) copy_ = take_rows(caller, dtype_, rows, columns_);
+  // `type`: that of operands, or that which is computed with.
+  void take(Caller& caller, Dtype type, int64_t rows) {
+    const bool regular = rows == 1 || matrix_.stride * element_size(type) % 4096 != 0;
+    type_ = type;
+    if (dtype_ != type || !regular) copy_ = take_rows(caller, type, rows, columns_);
   }
 
   ConstRows as_given(int64_t row) const { return from_row(matrix_, row, dtype_); }
@@ -24,7 +26,7 @@ class LeftHand {
   // The rows from `row` on. The stage that makes the copy is added to `stages`.
   ConstRows from(int64_t row, List<Stage>& stages) const {
     if (!copy_.data) return as_given(row);
-    stages.push_back({.source = as_given(row), .target = copy_, .columns = columns_});
+    stages.push_back({.source = as_given(row), .target = copy_, .target_type = type_, .columns = columns_});
     return constant(copy_);
   }
 
@@ -32,6 +34,7 @@ class LeftHand {
   ConstRows matrix_;
   int64_t columns_;
   Dtype dtype_;
+  Dtype type_{};
   Rows copy_{nullptr, 0};
 };
 
@@ -55,21 +58,32 @@ class Chain {
     return sum;
   }
 
-  // The product with a layer's weight, or with its transpose; pack() packs it.
+  // The product with a layer's weight, or with its transpose; pack() packs it, where that is worth it.
   Product product_with(const Linear& layer, bool transposed) {
     const int64_t depth = transposed ? layer.in_features : layer.out_features;
     const int64_t columns = transposed ? layer.out_features : layer.in_features;
-    void* panels = take_panels(caller_, dtype_, depth, columns);
     const GemmKernels& gemm = gemm_kernels(dtype_);
+    if (transposed && gemm.reads_transpose && gemm.reads_transpose(rows_, depth)) {
+      return {.a = {}, .panels = nullptr, .transpose = layer.weight, .depth = depth};
+    }
+    if (!transposed && reads_matrix(columns)) {
+      return {.a = {}, .panels = nullptr, .transpose = {}, .depth = depth, .matrix = layer.weight};
+    }
+    void* panels = take_panels(caller_, dtype_, depth, columns);
     panels_.push_back({transposed ? gemm.pack_transposed : gemm.pack, {layer.weight, {}, depth, columns, panels, {}}});
-    return {{}, panels, depth};
+    return {.a = {}, .panels = panels, .transpose = {}, .depth = depth};
+  }
+  // Whether products read a right-hand matrix of so many columns, in the storage type, as it is.
+  bool reads_matrix(int64_t columns) const {
+    const GemmKernels& gemm = gemm_kernels(dtype_);
+    return gemm.reads_matrix && gemm.reads_matrix(rows_, columns);
   }
   void pack() { pack_all(caller_, panels_, dtype_, threads_); }
 
   // The most rows that go through all layers before the next ones: their intermediate results take memory.
   static constexpr int64_t most_chunk_rows = 2048;
   int64_t chunk_rows() const { return std::min(rows_, most_chunk_rows); }
-  Rows take_chunk(int64_t columns) { return take_rows(caller_, dtype_, chunk_rows(), columns); }
+  Rows take_chunk(int64_t columns) { return take_rows(caller_, operand(dtype_), chunk_rows(), columns); }
 
   // f(row, rows) for each chunk of rows.
   template <class F>
@@ -100,6 +114,9 @@ class Chain {
 
   Rows from(Rows matrix, int64_t row) const { return from_row(matrix, row, dtype_); }
   ConstRows from(ConstRows matrix, int64_t row) const { return from_row(matrix, row, dtype_); }
+
+  // Whether the products take matrices in the storage type.
+  bool operands_as_stored() const { return operand(dtype_) == dtype_; }
 
   Caller& caller_;
   Dtype dtype_;

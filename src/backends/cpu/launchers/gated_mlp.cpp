@@ -21,7 +21,7 @@ class Forward : Layers {
  public:
   Forward(Caller& caller, const GatedMlpCall& mlp, ConstRows input, Rows gate, Rows up, Rows output)
       : Layers(caller, mlp, 1), input_(input, mlp.gate.in_features, dtype_), gate_(gate), up_(up), output_(output) {
-    input_.take(caller, chunk_rows());
+    input_.take(caller, operand(dtype_), chunk_rows());
     hidden_ = take_chunk(hidden_features());
     to_gate_ = product_with(mlp.gate, /*transposed=*/true);
     to_up_ = product_with(mlp.up, /*transposed=*/true);
@@ -35,13 +35,13 @@ class Forward : Layers {
  private:
   void run_chunk(int64_t row, int64_t rows) {
     to_gate_.a = to_up_.a = input_.from(row, stages_);
-    const GatedForwardArguments projections{mlp_.gate.bias, mlp_.up.bias, from(gate_, row),
-                                            from(up_, row), hidden_,      mlp_.params};
+    const GatedForwardArguments projections{mlp_.gate.bias, mlp_.up.bias, from(gate_, row),    from(up_, row),
+                                            hidden_,        mlp_.params,  operands_as_stored()};
     stages_.push_back({.products = {to_gate_, to_up_},
                        .product_count = 2,
                        .columns = hidden_features(),
                        .epilogue = {activation_kernels().gated_layer_forward, &projections}});
-    const LayerForwardArguments output{mlp_.down.bias, {}, from(output_, row), {}, {}};
+    const LayerForwardArguments output{mlp_.down.bias, {}, from(output_, row), {}, {}, false};
     stages_.push_back({.products = {to_output_},
                        .product_count = 1,
                        .columns = mlp_.down.out_features,
@@ -68,7 +68,7 @@ class Backward : Layers {
     if (wants_gate()) grad_gate_ = take_chunk(hidden_features());
     if (wants_up()) grad_up_ = take_chunk(hidden_features());
     if (wants_gate() || wants_up()) {
-      grad_output_.take(caller, chunk_rows());
+      grad_output_.take(caller, operand(dtype_), chunk_rows());
       to_hidden_ = product_with(mlp.down, /*transposed=*/false);
     }
     if (input_grad.data) {
@@ -92,7 +92,8 @@ class Backward : Layers {
   // The gradients of gate, up and input.
   void run_chunk(int64_t row, int64_t rows) {
     to_hidden_.a = grad_output_.from(row, stages_);
-    const GatedBackwardArguments projections{from(gate_, row), from(up_, row), grad_gate_, grad_up_, mlp_.params};
+    const GatedBackwardArguments projections{from(gate_, row), from(up_, row), grad_gate_,
+                                             grad_up_,         mlp_.params,    operands_as_stored()};
     stages_.push_back({.products = {to_hidden_},
                        .product_count = 1,
                        .columns = hidden_features(),
@@ -108,16 +109,19 @@ class Backward : Layers {
   }
 
   void add_parameters(int64_t row, List<ParameterGradients>& parameters) const {
-    const auto add = [&](const Linear& layer, ConstRows dz, bool dz_converted, const Panels& input) {
+    const auto add = [&](const Linear& layer, ConstRows dz, bool dz_is_operand, const Panels& input, bool as_is) {
       if (!wants_parameters(layer)) return;
-      parameters.push_back({dz, dz_converted, layer.out_features, input, layer.weight_grad, layer.bias_grad});
+      const bool in_place = as_is && reads_matrix(layer.in_features);
+      parameters.push_back(
+          {dz, dz_is_operand, layer.out_features, input, layer.weight_grad, layer.bias_grad, in_place});
     };
     const Panels input{gemm_kernels(dtype_).pack, {from(input_, row), {}, 0, mlp_.gate.in_features, nullptr, {}}};
-    const Panels hidden{activation_kernels().pack_gated,
-                        {from(gate_, row), from(up_, row), 0, hidden_features(), nullptr, mlp_.params}};
-    add(mlp_.gate, constant(grad_gate_), /*dz_converted=*/true, input);
-    add(mlp_.up, constant(grad_up_), /*dz_converted=*/true, input);
-    add(mlp_.down, grad_output_.as_given(row), /*dz_converted=*/false, hidden);
+    const Panels hidden{
+        activation_kernels().pack_gated,
+        {from(gate_, row), from(up_, row), 0, hidden_features(), nullptr, mlp_.params, &activation_kernels()}};
+    add(mlp_.gate, constant(grad_gate_), /*dz_is_operand=*/true, input, /*as_is=*/true);
+    add(mlp_.up, constant(grad_up_), /*dz_is_operand=*/true, input, /*as_is=*/true);
+    add(mlp_.down, grad_output_.as_given(row), /*dz_is_operand=*/false, hidden, /*as_is=*/false);
   }
 
   ConstRows input_, gate_, up_;

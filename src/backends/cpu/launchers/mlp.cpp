@@ -23,7 +23,7 @@ class Forward : Layers {
         products_(caller, layers_.size()),
         hidden_(caller, layers_.size()),
         arguments_(caller, layers_.size()) {
-    input_.take(caller, chunk_rows());
+    input_.take(caller, operand(dtype_), chunk_rows());
     for (const Layer& layer : layers_) {
       products_.push_back(product_with(layer, /*transposed=*/true));
       if (&layer != &layers_.back()) hidden_.push_back(take_chunk(layer.out_features));
@@ -38,7 +38,7 @@ class Forward : Layers {
     ConstRows a = input_.from(row, stages_);
     for (size_t i = 0; i < layers_.size(); ++i) {
       const Layer& layer = layers_[i];
-      LayerForwardArguments& to = arguments_.push_back({layer.bias, {}, {}, {}, layer.params});
+      LayerForwardArguments& to = arguments_.push_back({layer.bias, {}, {}, {}, layer.params, operands_as_stored()});
       if (i + 1 < layers_.size()) {
         to.next = hidden_[i];
       } else {
@@ -73,11 +73,11 @@ class Backward : Layers {
     const size_t layers = layers_.size();
     while (!input_grad_.data && first_layer_ < layers && !wants_parameters(first_layer_)) ++first_layer_;
     if (first_layer_ == layers) return;
-    grad_output_.take(caller, chunk_rows());
+    const bool through_last = layers_.back().activation != Activation::identity;
+    grad_output_.take(caller, through_last ? computed(dtype_) : operand(dtype_), chunk_rows());
     for (size_t i = layers; i-- > first_layer_;) {
       if (has_product(i)) products_[i] = product_with(layers_[i], /*transposed=*/false);
-      const bool as_given = i + 1 == layers && layers_[i].activation == Activation::identity;
-      if (!as_given) dz_[i] = take_chunk(layers_[i].out_features);
+      if (i + 1 < layers || through_last) dz_[i] = take_chunk(layers_[i].out_features);
     }
     pack();
     sum_gradients(layers, [&](int64_t row, int64_t rows, List<ParameterGradients>& parameters) {
@@ -120,7 +120,7 @@ class Backward : Layers {
   Epilogue through_activation(size_t i, int64_t row) {
     const Layer& layer = layers_[i];
     const LayerBackwardArguments& arguments =
-        arguments_.push_back({constant(from(layer.kept, row)), dz_[i], layer.params});
+        arguments_.push_back({constant(from(layer.kept, row)), dz_[i], layer.params, operands_as_stored()});
     return {layer.keeps_output ? kernels_of(i).layer_backward_from_output : kernels_of(i).layer_backward, &arguments};
   }
 
@@ -134,8 +134,10 @@ class Backward : Layers {
                         0,
                         layer.in_features,
                         nullptr,
-                        is_first ? ActivationParams{} : layers_[i - 1].params}};
-    return {dz, /*dz_converted=*/true, layer.out_features, input, layer.weight_grad, layer.bias_grad};
+                        is_first ? ActivationParams{} : layers_[i - 1].params,
+                        as_input ? nullptr : &kernels_of(i - 1)}};
+    const bool in_place = as_input && reads_matrix(layer.in_features);
+    return {dz, /*dz_is_operand=*/true, layer.out_features, input, layer.weight_grad, layer.bias_grad, in_place};
   }
 
   size_t first_layer_ = 0;  // the lowest that has something to compute

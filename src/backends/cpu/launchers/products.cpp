@@ -49,6 +49,12 @@ int64_t panel_count(Dtype dtype, int64_t columns) {
   return (columns + width - 1) / width;
 }
 
+// The bytes of an element for each step of the depth, in panels and tiles.
+int64_t depth_bytes(Dtype dtype, int64_t depth) {
+  const int64_t at_once = gemm_kernels(dtype).at_once;
+  return (depth + at_once - 1) / at_once * at_once * element_size(operand(dtype));
+}
+
 // The rows that one thread takes at least: below that, more of its time goes into reading the panels.
 constexpr int64_t least_rows = 24;
 
@@ -60,7 +66,7 @@ int64_t rows_per_block(std::span<const Stage> stages, Dtype dtype) {
   for (const Stage& stage : stages) {
     for (int i = 0; i < stage.product_count; ++i) depth = std::max(depth, stage.products[i].depth);
   }
-  return std::clamp<int64_t>(left_bytes / (depth * accumulator_size(dtype)) / 12 * 12, least_rows, block_rows);
+  return std::clamp<int64_t>(left_bytes / (depth * element_size(operand(dtype))) / 12 * 12, least_rows, block_rows);
 }
 
 void run_stage(const Stage& stage, Dtype dtype, int64_t row, int64_t rows, int64_t first_panel, int64_t last_panel) {
@@ -72,7 +78,13 @@ void run_stage(const Stage& stage, Dtype dtype, int64_t row, int64_t rows, int64
     const ConstRows source = from_row(stage.source, row, computed(dtype));
     stage.epilogue.run(stage.epilogue.arguments, {{source.data, nullptr}, source.stride, row, rows, 0, stage.columns});
   } else {
-    gemm.convert(from_row(stage.source, row, dtype), rows, stage.columns, from_row(stage.target, row, computed(dtype)));
+    const ConstRows source = from_row(stage.source, row, dtype);
+    const Rows target = from_row(stage.target, row, stage.target_type);
+    if (stage.target_type != dtype) return gemm.convert(source, rows, stage.columns, target);
+    const int64_t size = element_size(dtype);
+    for (int64_t r = 0; r < rows; ++r) {
+      std::memcpy(from_row(target, r, dtype).data, from_row(source, r, dtype).data, stage.columns * size);
+    }
   }
 }
 
@@ -83,16 +95,16 @@ int64_t threads_for(Caller& caller, int64_t operations) {
   return operations < 2 * least_operations ? 1 : std::min(caller.threads(), operations / least_operations);
 }
 
-Rows take_rows(Caller& caller, Dtype dtype, int64_t rows, int64_t columns) {
-  const int64_t size = accumulator_size(dtype);
+Rows take_rows(Caller& caller, Dtype type, int64_t rows, int64_t columns) {
+  const int64_t size = element_size(type);
   int64_t stride = (columns + 31) / 32 * 32;
   // Rows a power of two apart would fall into the same few sets of the caches.
-  if (stride * size % 2048 == 0) stride += 16;
+  if (stride * size % 2048 == 0) stride += 64 / size;
   return {caller.take(rows * stride * size), stride};
 }
 
 void* take_panels(Caller& caller, Dtype dtype, int64_t depth, int64_t columns) {
-  return caller.take(panel_count(dtype, columns) * gemm_kernels(dtype).panel_columns * depth * accumulator_size(dtype));
+  return caller.take(panel_count(dtype, columns) * gemm_kernels(dtype).panel_columns * depth_bytes(dtype, depth));
 }
 
 void pack_all(Caller& caller, std::span<const Panels> matrices, Dtype dtype, int64_t threads) {
@@ -193,16 +205,18 @@ GradientSums::GradientSums(Caller& caller, Dtype dtype, int64_t threads, std::sp
     }
   }
   for (const ParameterGradients& layer : layers) {
-    panels_.push_back(layer.weight ? take_panels(caller, dtype, rows, layer.input.arguments.columns) : nullptr);
+    panels_.push_back(layer.weight && !layer.input_in_place
+                          ? take_panels(caller, dtype, rows, layer.input.arguments.columns)
+                          : nullptr);
   }
-  for (int64_t i = 0; i < std::max(threads, parts_); ++i) tiles_.push_back(caller.take(block_rows * rows * size));
+  for (int64_t i = 0; i < std::max(threads, parts_); ++i)
+    tiles_.push_back(caller.take(block_rows * depth_bytes(dtype, rows)));
 }
 
 void GradientSums::multiply(const ParameterGradients& layer, const Sums& sums, const void* panels, int64_t rows,
                             int64_t thread, int64_t first_unit, int64_t last_unit, bool add) const {
-  const GemmKernels& source = gemm_kernels(layer.dz_converted ? computed(dtype_) : dtype_);
+  const Dtype dz_type = layer.dz_is_operand ? operand(dtype_) : dtype_;
   const GemmKernels& target = gemm_kernels(sums_converted_ ? computed(dtype_) : dtype_);
-  const int64_t dz_size = element_size(layer.dz_converted ? computed(dtype_) : dtype_);
   const Parts blocks(layer.out_features, block_rows);
   const int64_t per_block = panels_of(layer, dtype_);
   const StoreArguments store{sums.weight, add};
@@ -211,12 +225,13 @@ void GradientSums::multiply(const ParameterGradients& layer, const Sums& sums, c
     const int64_t first_panel = unit % per_block;
     const int64_t last_panel = std::min(per_block, first_panel + last_unit - unit);
     const int64_t row = blocks.begin(block);
-    const ConstRows dz{static_cast<const char*>(layer.dz.data) + row * dz_size, layer.dz.stride};
+    const ConstRows dz{static_cast<const char*>(layer.dz.data) + row * element_size(dz_type), layer.dz.stride};
     void* const bias =
         sums.bias && first_panel == 0 ? static_cast<char*>(sums.bias) + row * accumulator_size(dtype_) : nullptr;
-    source.pack_tiles(dz, rows, blocks.size(block), tiles_[thread], bias);
+    gemm_kernels(dz_type).pack_tiles(dz, rows, blocks.size(block), tiles_[thread], bias);
     if (layer.weight) {
-      const Product product{{tiles_[thread], 0}, panels, rows, /*packed=*/true};
+      Product product{{tiles_[thread], 0}, panels, {}, rows, /*packed=*/true};
+      if (layer.input_in_place) product.matrix = layer.input.arguments.source;
       gemm_kernels(dtype_).multiply(&product, 1, row, blocks.size(block), layer.input.arguments.columns, first_panel,
                                     last_panel, {target.store, &store});
     }
@@ -241,7 +256,7 @@ void GradientSums::add(std::span<const ParameterGradients> layers, int64_t rows,
 void GradientSums::add_whole(std::span<const ParameterGradients> layers, int64_t rows, bool first) {
   inputs_.clear();
   for (size_t i = 0; i < layers.size(); ++i) {
-    if (!layers[i].weight) continue;
+    if (!layers[i].weight || layers[i].input_in_place) continue;
     Panels& input = inputs_.push_back(layers[i].input);
     input.arguments.depth = rows;
     input.arguments.panels = panels_[i];
@@ -256,18 +271,20 @@ void GradientSums::add_whole(std::span<const ParameterGradients> layers, int64_t
 
 // The whole work for the rows of one part, on the calling thread.
 void GradientSums::add_part(std::span<const ParameterGradients> layers, int64_t part, int64_t rows, bool first) {
-  const int64_t begin = rows * part / parts_;
-  const int64_t count = rows * (part + 1) / parts_ - begin;
+  const int64_t at_once = gemm_kernels(dtype_).at_once;
+  const auto boundary = [&](int64_t p) { return p == parts_ ? rows : rows * p / parts_ / at_once * at_once; };
+  const int64_t begin = boundary(part);
+  const int64_t count = boundary(part + 1) - begin;
   for (size_t i = 0; i < layers.size(); ++i) {
     ParameterGradients layer = layers[i];
-    layer.dz = from_row(layer.dz, begin, layer.dz_converted ? computed(dtype_) : dtype_);
+    layer.dz = from_row(layer.dz, begin, layer.dz_is_operand ? operand(dtype_) : dtype_);
     PackArguments& input = layer.input.arguments;
     input.source = from_row(input.source, begin, dtype_);
     input.second = from_row(input.second, begin, dtype_);
     input.depth = count;
     const int64_t width = panel_count(dtype_, input.columns) * gemm_kernels(dtype_).panel_columns;
-    input.panels = static_cast<char*>(panels_[i]) + begin * width * accumulator_size(dtype_);
-    if (layer.weight) layer.input.kernel(input, 0, panel_count(dtype_, input.columns));
+    if (panels_[i]) input.panels = static_cast<char*>(panels_[i]) + width * depth_bytes(dtype_, begin);
+    if (layer.weight && !layer.input_in_place) layer.input.kernel(input, 0, panel_count(dtype_, input.columns));
     multiply(layer, sums_[part * layers.size() + i], input.panels, count, part, 0, units_of(layer, dtype_).count,
              !first);
   }

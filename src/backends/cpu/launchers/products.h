@@ -8,11 +8,14 @@ namespace fastops::cpu {
 // The type that a storage type is computed with.
 inline Dtype computed(Dtype dtype) { return dtype == Dtype::float64 ? Dtype::float64 : Dtype::float32; }
 
+// The type of the matrices that are multiplied for a storage type.
+inline Dtype operand(Dtype dtype) { return gemm_kernels(dtype).operand; }
+
 // How many of the caller's threads serve `operations` multiplications.
 int64_t threads_for(Caller& caller, int64_t operations);
 
-// Rows of `columns` elements, in the type that is computed with, that a product can take as its left-hand matrix.
-Rows take_rows(Caller& caller, Dtype dtype, int64_t rows, int64_t columns);
+// Rows of `columns` elements of a type, a stride apart that the caches like.
+Rows take_rows(Caller& caller, Dtype type, int64_t rows, int64_t columns);
 
 // The right-hand matrix of a product, to be packed.
 struct Panels {
@@ -25,12 +28,13 @@ void pack_all(Caller& caller, std::span<const Panels> matrices, Dtype dtype, int
 
 // What is done with each row of a matrix, independently of the others: a stage of a chain.
 struct Stage {
-  // Sums of products, or, where there are none, the rows of `source`: in the storage type if there is no epilogue,
-  // which then converts them to `target`.
+  // Sums of products, or, where there are none, the rows of `source`: for an epilogue, in the type that is computed
+  // with; without one, in the storage type, which are copied to `target`.
   Product products[2]{};
   int product_count = 0;
   ConstRows source{nullptr, 0};
   Rows target{nullptr, 0};
+  Dtype target_type{};
   int64_t columns = 0;
   Epilogue epilogue{};
 };
@@ -39,12 +43,13 @@ void run_stages(Caller& caller, std::span<const Stage> stages, Dtype dtype, int6
 
 // The gradients of a linear layer's parameters: weight = dz.T @ input, bias = the sums of dz's columns.
 struct ParameterGradients {
-  ConstRows dz;       // [rows, out_features]
-  bool dz_converted;  // whether in the type that is computed with, or else in the storage type
+  ConstRows dz;        // [rows, out_features]
+  bool dz_is_operand;  // whether in the type of operands, or else in the storage type
   int64_t out_features;
-  Panels input;  // [rows, in_features]; where its panels are is set here
+  Panels input;  // [rows, in_features]; where its panels are is set here, if there are any
   void* weight;  // contiguous; null if not wanted
   void* bias;
+  bool input_in_place = false;  // whether the source of the panels is used instead
 };
 
 // Adds up the parameters' gradients of some layers, one chunk of rows after another.

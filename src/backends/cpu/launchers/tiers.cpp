@@ -18,16 +18,16 @@ void fill(KernelTable& table) {
   (add(table), ...);
 }
 
-#define FASTOPS_TIER(TIER)                                                                                            \
-  fill<TIER::add_activation_kernels, TIER::add_bias_act_kernels, TIER::add_gated_act_kernels, TIER::add_gemm_kernels, \
-       TIER::add_layer_kernels>,                                                                                      \
-      TIER::roof_kernels
+#define FASTOPS_KERNELS_OF(TIER)                                                                                 \
+  TIER::add_activation_kernels, TIER::add_bias_act_kernels, TIER::add_gated_act_kernels, TIER::add_gemm_kernels, \
+      TIER::add_layer_kernels
 constexpr Tier tiers[] = {
 #ifdef FASTOPS_AVX512_TIER
-    {"avx512", FASTOPS_TIER(AVX512)},
+    {"avx512_bf16", fill<FASTOPS_KERNELS_OF(AVX512), AVX512_BF16::add_bfloat16_products>, AVX512::roof_kernels},
+    {"avx512", fill<FASTOPS_KERNELS_OF(AVX512)>, AVX512::roof_kernels},
 #endif
 #ifdef FASTOPS_AVX2_TIER
-    {"avx2", FASTOPS_TIER(AVX2)},
+    {"avx2", fill<FASTOPS_KERNELS_OF(AVX2)>, AVX2::roof_kernels},
 #endif
     {"default", fill<DEFAULT::add_activation_kernels, DEFAULT::add_bias_act_kernels, DEFAULT::add_gated_act_kernels>,
      DEFAULT::roof_kernels},

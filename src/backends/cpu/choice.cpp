@@ -1,0 +1,123 @@
+#include "backends/cpu/choice.h"
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "backends/cpu/cpu_traits.h"
+#include "backends/cpu/kernels.h"
+#include "ops/dtype_of.h"
+#include "ops/environment.h"
+#include "ops/matrix.h"
+
+namespace fastops::cpu {
+namespace {
+
+// ---- what was measured ----
+
+// Those whose products PyTorch has: MKL is near the limit on Intel's CPUs for many rows, on others it is not. oneDNN
+// multiplies 16-bit numbers where there are instructions for it, in tiles (AMX) or in vectors.
+enum class Cpu { intel, intel_with_tiles, other };
+
+// What the products here multiply: numbers, or pairs of 16-bit numbers.
+enum class Operands { float64, float32, pairs };
+
+constexpr int64_t any = std::numeric_limits<int64_t>::max();
+
+// Rows of the input, and elements of all weights together, for which the products here are the faster ones.
+struct Faster {
+  Cpu cpu;
+  Operands operands;
+  Pass pass;
+  int64_t least_rows;
+  int64_t most_rows;
+  int64_t most_elements;
+};
+
+// From `python -m fastops.bench products`. Few rows leave the weights where they are, but for float64 and, in the
+// backward pass, pairs; there packing is spread over the rows.
+constexpr int64_t few_rows = 128;
+constexpr int64_t many_rows = 256;
+constexpr int64_t large_weights = 1024 * 1024;
+constexpr Faster table[] = {
+    {Cpu::intel, Operands::float64, Pass::forward, many_rows, any, large_weights},
+    {Cpu::intel, Operands::float32, Pass::forward, 1, few_rows, any},
+    {Cpu::intel, Operands::float32, Pass::forward, many_rows, any, large_weights},
+    {Cpu::intel, Operands::pairs, Pass::forward, 1, few_rows, any},
+    {Cpu::intel_with_tiles, Operands::float64, Pass::forward, many_rows, any, large_weights},
+    {Cpu::intel_with_tiles, Operands::float32, Pass::forward, 1, few_rows, any},
+    {Cpu::intel_with_tiles, Operands::float32, Pass::forward, many_rows, any, large_weights},
+    {Cpu::intel_with_tiles, Operands::pairs, Pass::forward, 1, few_rows / 2, any},
+    {Cpu::other, Operands::float64, Pass::forward, 32, any, any},
+    {Cpu::other, Operands::float64, Pass::backward, 32, any, any},
+    {Cpu::other, Operands::float32, Pass::forward, 1, any, any},
+    {Cpu::other, Operands::float32, Pass::backward, 1, any, any},
+    {Cpu::other, Operands::pairs, Pass::forward, 1, any, any},
+    {Cpu::other, Operands::pairs, Pass::backward, 1, any, large_weights},
+    {Cpu::other, Operands::pairs, Pass::backward, 32, any, any},
+};
+
+// Weights that are so small are packed in no time, and calls take most of it, whatever the CPU.
+constexpr int64_t small_weights = 32 * 1024;
+
+// Layers from or to very few features leave most of each vector unused; PyTorch's product with a vector does not.
+bool is_thin(int64_t rows, at::TensorList weights, int64_t elements) {
+  if (rows < 4096) return false;
+  const auto padded = [](int64_t features) { return (features + 15) / 16 * 16; };
+  int64_t padded_elements = 0;
+  for (const at::Tensor& weight : weights) padded_elements += padded(weight.size(0)) * padded(weight.size(1));
+  return 12 * elements < padded_elements;
+}
+
+// ---- the choice ----
+
+enum class Products { fastest, own, torch };
+
+Products wanted_products() {
+  static const Products wanted = [] {
+    std::vector<std::string> choices = {"torch"};
+    if (gemm_kernels(Dtype::float32).multiply) choices.insert(choices.begin(), "own");
+    const std::string choice = environment_choice("FASTOPS_CPU_PRODUCTS", choices);
+    return choice == "own" ? Products::own : choice == "torch" ? Products::torch : Products::fastest;
+  }();
+  return wanted;
+}
+const ReadAtImport products_at_import([] { wanted_products(); });
+
+Cpu cpu_kind(const CpuTraits& cpu) {
+  if (!cpu.is_intel) return Cpu::other;
+  return cpu.has_tiles ? Cpu::intel_with_tiles : Cpu::intel;
+}
+
+}  // namespace
+
+bool has_faster_products(const at::Tensor& input, at::TensorList weights, Pass pass) {
+  const Products wanted = wanted_products();
+  if (wanted != Products::fastest) return wanted == Products::own;
+  const Dtype dtype = dtype_of(input);
+  const GemmKernels& gemm = gemm_kernels(dtype);
+  if (!gemm.multiply) return false;
+  static const CpuTraits cpu = cpu_traits();
+  const int64_t rows = row_count(input);
+  int64_t elements = 0;
+  for (const at::Tensor& weight : weights) elements += weight.numel();
+  const bool pairs = gemm.operand == Dtype::bfloat16;
+  if (!pairs && (dtype == Dtype::bfloat16 || dtype == Dtype::float16)) {
+    // They are converted, and computed with in float32: PyTorch's oneDNN is slower without instructions for them.
+    return elements <= small_weights || !(dtype == Dtype::bfloat16 ? cpu.has_bfloat16 : cpu.has_float16);
+  }
+  if (is_thin(rows, weights, elements)) return false;
+  if (elements <= small_weights) return true;
+  const Operands operands = pairs ? Operands::pairs : dtype == Dtype::float64 ? Operands::float64 : Operands::float32;
+  static const Cpu kind = cpu_kind(cpu);
+  for (const Faster& range : table) {
+    if (range.cpu == kind && range.operands == operands && range.pass == pass && range.least_rows <= rows &&
+        rows <= range.most_rows && elements <= range.most_elements) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace fastops::cpu

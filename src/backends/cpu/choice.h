@@ -1,0 +1,14 @@
+// Whose matrix products a network is for: those of this library, or PyTorch's.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace fastops::cpu {
+
+enum class Pass { forward, backward };
+
+// Whether to use the products here for layers with these weights, rather than PyTorch's: whether the instruction set in
+// use has them, and they are the faster ones on this CPU. FASTOPS_CPU_PRODUCTS chooses for all layers.
+bool has_faster_products(const at::Tensor& input, at::TensorList weights, Pass pass);
+
+}  // namespace fastops::cpu
