@@ -30,6 +30,7 @@ def compile_functions(tier: str) -> dict[tuple[str, torch.dtype], Function]:
 
     They are linked with nothing of torch: a kernel that calls one of its functions fails here.
     """
+    tier = "avx512" if tier in ("amx", "avx512_bf16") else tier  # the same elementwise kernels
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "math_functions.so"
         subprocess.run(

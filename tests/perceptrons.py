@@ -94,8 +94,8 @@ def expected_network(network):
     grads = []
     for i, (below, z) in reversed(list(enumerate(layers))):
         through = grad if network.activation_of(i)[0] == "identity" else grad * derivative(z, *network.activation_of(i))
-        grads.append(through.sum_rows().stored())
         through = through.stored()
+        grads.append(through.sum_rows().stored())
         grads.append((through.T @ below).stored())
         grad = (through @ Approximate.exact(network.weights[i])).stored()
     grads.append(grad.view(*network.input.shape))

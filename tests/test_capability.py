@@ -1,5 +1,7 @@
 """Every instruction set that this machine can run, and how it is chosen."""
 
+import sys
+
 import pytest
 import torch
 
@@ -9,7 +11,7 @@ from strategies import DEVICE
 
 # From the least to the most: what PyTorch calls each, and what FASTOPS_CPU_CAPABILITY does.
 CAPABILITIES = {"DEFAULT": "default", "AVX2": "avx2", "AVX512": "avx512"}
-WITH_BFLOAT16 = "avx512_bf16"  # that of AVX512, on CPUs that multiply bfloat16
+WITH_BFLOAT16 = ["avx512_bf16", "amx"]  # those of AVX512 with other products, on CPUs that multiply bfloat16
 
 pytestmark = pytest.mark.skipif(DEVICE != "cpu", reason="the instruction sets are the CPU's")
 
@@ -37,8 +39,9 @@ def usable():
     names = list(CAPABILITIES)
     if here not in names:
         return ["default"]
-    more = [WITH_BFLOAT16] if here == "AVX512" and torch.cpu._is_avx512_bf16_supported() else []
-    return [*(CAPABILITIES[name] for name in names[: names.index(here) + 1]), *more]
+    pairs = here == "AVX512" and torch.cpu._is_avx512_bf16_supported()
+    tiles = pairs and sys.platform == "linux" and torch.cpu._is_amx_tile_supported() and torch.cpu._init_amx()
+    return [*(CAPABILITIES[name] for name in names[: names.index(here) + 1]), *WITH_BFLOAT16[: pairs + tiles]]
 
 
 def run_suites(suites, chosen, **environment):
@@ -54,7 +57,8 @@ def test_results(capability):
     """The elementwise kernels pass their tests with every instruction set; the one of this process does without us."""
     if capability not in usable():
         pytest.skip(f"this CPU has {usable()}")
-    if capability == fastops._C.cpu_capability().removesuffix("_bf16"):
+    chosen_here = fastops._C.cpu_capability()
+    if capability == ("avx512" if chosen_here in WITH_BFLOAT16 else chosen_here):
         pytest.skip("the tests themselves have it")
     assert capabilities_of({"FASTOPS_CPU_CAPABILITY": capability}) == [capability]
     suites = [f"test_{name}.py" for name in ("activation", "bias_act", "gated_act")]
@@ -64,12 +68,13 @@ def test_results(capability):
     run_suites(suites, chosen, FASTOPS_CPU_CAPABILITY=capability)
 
 
-def test_products_of_converted_numbers():
-    """Where the CPU multiplies bfloat16, too, it can be converted, as it is elsewhere."""
-    if usable()[-1] != WITH_BFLOAT16:
-        pytest.skip("the tests themselves convert it")
+@pytest.mark.parametrize("capability", ["avx512", WITH_BFLOAT16[0]])
+def test_products_of_bfloat16(capability):
+    """Where the CPU multiplies bfloat16 in a better way, too, those that are the best elsewhere."""
+    if capability not in usable()[:-1]:
+        pytest.skip(f"this CPU has {usable()}: the tests themselves have it, if any do")
     chosen = "bfloat16 and not (keeps or left_alone or small_integers)"
-    own = {"FASTOPS_CPU_PRODUCTS": "own", "FASTOPS_CPU_CAPABILITY": "avx512"}
+    own = {"FASTOPS_CPU_PRODUCTS": "own", "FASTOPS_CPU_CAPABILITY": capability}
     run_suites(["test_mlp.py", "test_gated_mlp.py"], chosen, **own)
 
 

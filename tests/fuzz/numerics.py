@@ -9,13 +9,13 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-import fastops
 from checks import assert_same_bits, products
 from fuzz.cases import category
 from perceptrons import Network, expected_network
@@ -37,13 +37,19 @@ ops = torch.ops.fastops
 
 # PyTorch is kept to an instruction set of this CPU, which keeps fastops to it, and fastops to one that is no better.
 TIERS = [
-    *["avx512_bf16"] * (fastops._C.cpu_capability() == "avx512_bf16"),
+    *["amx"] * (sys.platform == "linux" and torch.cpu._is_amx_tile_supported() and torch.cpu._init_amx()),
+    *["avx512_bf16"] * torch.cpu._is_avx512_bf16_supported(),
     *["avx512"] * torch.cpu._is_avx512_supported(),
     *["avx2"] * torch.cpu._is_avx2_supported(),
     "default",
 ]
+OF_PYTORCH = {"amx": "avx512", "avx512_bf16": "avx512"}  # where it has another name
 ENVIRONMENTS = [
-    {"ATEN_CPU_CAPABILITY": theirs.removesuffix("_bf16"), "FASTOPS_CPU_CAPABILITY": ours, "FASTOPS_CPU_PRODUCTS": whose}
+    {
+        "ATEN_CPU_CAPABILITY": OF_PYTORCH.get(theirs, theirs),
+        "FASTOPS_CPU_CAPABILITY": ours,
+        "FASTOPS_CPU_PRODUCTS": whose,
+    }
     for theirs, ours in itertools.combinations_with_replacement(TIERS, 2)
     for whose in (["own", "torch", ""] if ours != "default" else [""])
 ]

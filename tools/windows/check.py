@@ -30,7 +30,9 @@ TIERS = {
     "AVX2": ["-march=haswell"],
     "AVX512": ["-march=skylake-avx512"],
     "AVX512_BF16": ["-march=cooperlake"],
+    "AMX": ["-march=sapphirerapids"],
 }
+ONLY_IN = {"AVX512_BF16": ["gemm_bfloat16"], "AMX": ["gemm_amx", "roofs_amx"]}  # kernels of one of them alone
 LIBRARY = {
     "ABI_NAMESPACE": "__1", "ABI_VERSION": 1, "DISABLE_VISIBILITY_ANNOTATIONS": 1, "HARDENING_MODE_DEFAULT": 2,
     "HAS_FILESYSTEM": 1, "HAS_LOCALIZATION": 1, "HAS_MONOTONIC_CLOCK": 1, "HAS_MUSL_LIBC": 0, "HAS_RANDOM_DEVICE": 1,
@@ -64,8 +66,9 @@ def jobs(choice: str) -> list[tuple[Path, str]]:
     files = [file for folder in folders for file in sorted((SOURCES / folder).glob("*.cpp"))]
 
     def is_of(tier: str, kernel: str) -> bool:
-        if tier == "AVX512_BF16" or kernel == "gemm_bfloat16":
-            return (tier, kernel) == ("AVX512_BF16", "gemm_bfloat16")
+        for only, its_kernels in ONLY_IN.items():
+            if tier == only or kernel in its_kernels:
+                return tier == only and kernel in its_kernels
         return tier != "DEFAULT" or kernel not in ("gemm", "layer")
 
     found = [(file, tier) for tier in TIERS for file in kernels if is_of(tier, file.stem)]

@@ -1,6 +1,11 @@
 // Chooses the instruction set: what PyTorch itself uses on this CPU (its choice honours ATEN_CPU_CAPABILITY), unless
-// FASTOPS_CPU_CAPABILITY asks for a lesser one: default, avx2, avx512, avx512_bf16.
+// FASTOPS_CPU_CAPABILITY asks for a lesser one: default, avx2, avx512, avx512_bf16, amx.
 #include <ATen/Version.h>
+
+#if defined(__linux__) && defined(__x86_64__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include <string>
 #include <vector>
@@ -12,6 +17,18 @@
 namespace fastops::cpu {
 namespace {
 
+// Whether this process may use the tiles of AMX. Linux wants to be asked, as a signal handler's stack needs more room
+// then (its Documentation/arch/x86/xstate.rst); other systems are not known to have them.
+bool may_use_tiles() {
+#if defined(__linux__) && defined(__x86_64__)
+  constexpr long request_permission = 0x1023;  // ARCH_REQ_XCOMP_PERM
+  constexpr long tile_data = 18;               // XFEATURE_XTILEDATA
+  return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+#else
+  return false;
+#endif
+}
+
 // What this CPU runs, best first.
 std::vector<std::string> usable_tiers() {
   const std::string torch_uses = at::get_cpu_capability();
@@ -19,6 +36,9 @@ std::vector<std::string> usable_tiers() {
   if (torch_uses == "AVX2" || torch_uses == "AVX512") usable.insert(usable.begin(), "avx2");
   if (torch_uses == "AVX512") usable.insert(usable.begin(), "avx512");
   if (torch_uses == "AVX512" && cpu_traits().has_bfloat16) usable.insert(usable.begin(), "avx512_bf16");
+  if (usable.front() == "avx512_bf16" && cpu_traits().has_tiles && may_use_tiles()) {
+    usable.insert(usable.begin(), "amx");
+  }
   std::erase_if(usable, [](const std::string& tier) { return !has_tier(tier.c_str()); });
   return usable;
 }

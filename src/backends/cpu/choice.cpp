@@ -20,8 +20,8 @@ namespace {
 // multiplies 16-bit numbers where there are instructions for it, in tiles (AMX) or in vectors.
 enum class Cpu { intel, intel_with_tiles, other };
 
-// What the products here multiply: numbers, or pairs of 16-bit numbers.
-enum class Operands { float64, float32, pairs };
+// What the products here multiply: numbers, or 16-bit numbers in pairs or in tiles.
+enum class Operands { float64, float32, pairs, tiles };
 
 constexpr int64_t any = std::numeric_limits<int64_t>::max();
 
@@ -49,6 +49,8 @@ constexpr Faster table[] = {
     {Cpu::intel_with_tiles, Operands::float32, Pass::forward, 1, few_rows, any},
     {Cpu::intel_with_tiles, Operands::float32, Pass::forward, many_rows, any, large_weights},
     {Cpu::intel_with_tiles, Operands::pairs, Pass::forward, 1, few_rows / 2, any},
+    {Cpu::intel_with_tiles, Operands::tiles, Pass::forward, 1, any, any},
+    {Cpu::intel_with_tiles, Operands::tiles, Pass::backward, 1, any, any},
     {Cpu::other, Operands::float64, Pass::forward, 32, any, any},
     {Cpu::other, Operands::float64, Pass::backward, 32, any, any},
     {Cpu::other, Operands::float32, Pass::forward, 1, any, any},
@@ -102,14 +104,16 @@ bool has_faster_products(const at::Tensor& input, at::TensorList weights, Pass p
   const int64_t rows = row_count(input);
   int64_t elements = 0;
   for (const at::Tensor& weight : weights) elements += weight.numel();
-  const bool pairs = gemm.operand == Dtype::bfloat16;
-  if (!pairs && (dtype == Dtype::bfloat16 || dtype == Dtype::float16)) {
+  const bool in_16_bits = gemm.operand == Dtype::bfloat16;
+  if (!in_16_bits && (dtype == Dtype::bfloat16 || dtype == Dtype::float16)) {
     // They are converted, and computed with in float32: PyTorch's oneDNN is slower without instructions for them.
     return elements <= small_weights || !(dtype == Dtype::bfloat16 ? cpu.has_bfloat16 : cpu.has_float16);
   }
   if (is_thin(rows, weights, elements)) return false;
   if (elements <= small_weights) return true;
-  const Operands operands = pairs ? Operands::pairs : dtype == Dtype::float64 ? Operands::float64 : Operands::float32;
+  const Operands operands = in_16_bits                ? gemm.at_once > 2 ? Operands::tiles : Operands::pairs
+                            : dtype == Dtype::float64 ? Operands::float64
+                                                      : Operands::float32;
   static const Cpu kind = cpu_kind(cpu);
   for (const Faster& range : table) {
     if (range.cpu == kind && range.operands == operands && range.pass == pass && range.least_rows <= rows &&

@@ -67,7 +67,7 @@ struct Parts {
   FASTOPS_ALWAYS_INLINE int64_t size(int64_t part) const { return end(part) - begin(part); }
 };
 
-// The most rows of a block of a matrix product.
+// The most rows whose sums for a panel are in the L1 cache before an epilogue takes them.
 inline constexpr int64_t block_rows = 96;
 
 struct Kernels;
@@ -93,6 +93,9 @@ struct Product {
   bool packed = false;
   int sum = 0;            // which of the two sums it belongs to
   ConstRows matrix = {};  // b as it is, instead of panels where it is not null
+  // What packs `matrix` or `transpose` on the way, one panel's part for a block of the depth after another, where they
+  // are not read as they are.
+  PackKernel pack = nullptr;
 };
 
 // A block of sums, in the type that is computed with: sums[s][r * stride + c] is that of row `row` + r and column
@@ -160,7 +163,17 @@ struct GemmKernels {
   // networks of so many rows. Null: never.
   bool (*reads_matrix)(int64_t rows, int64_t columns);
   bool (*reads_transpose)(int64_t rows, int64_t depth);
-  int64_t at_once;  // how many steps of the depth such an instruction takes: panels and tiles have a multiple
+  // Or they pack it on the way, for so many rows of a thread and elements. Null: never.
+  bool (*packs_on_the_way)(int64_t rows, int64_t elements);
+  // The rows that one thread takes at least, where the largest right-hand matrix has so many elements: below that, more
+  // of its time goes into reading that.
+  int64_t (*least_rows)(int64_t elements);
+  // The rows that a block has at most, and the bytes of its left-hand matrix: it stays in the L2 cache while the panels
+  // pass by.
+  int64_t most_rows;
+  int64_t left_bytes;
+  int64_t rows_at_once;  // what so many rows cost, fewer cost, too
+  int64_t at_once;       // how many steps of the depth such an instruction takes: panels and tiles have a multiple
   int64_t panel_columns;
   PackKernel pack;             // panels of a matrix [depth, columns]
   PackKernel pack_transposed;  // panels of the transpose of a matrix [columns, depth]
@@ -169,7 +182,7 @@ struct GemmKernels {
   void (*pack_tiles)(ConstRows matrix, int64_t depth, int64_t rows, void* tiles, void* sums);
   // target = source, in the type that is computed with
   void (*convert)(ConstRows source, int64_t rows, int64_t columns, Rows target);
-  // Sums of products, for up to block_rows rows from `row` on and the panels first_panel...last_panel - 1 of `columns`
+  // Sums of products, for up to most_rows rows from `row` on and the panels first_panel...last_panel - 1 of `columns`
   // columns.
   void (*multiply)(const Product* products, int count, int64_t row, int64_t rows, int64_t columns, int64_t first_panel,
                    int64_t last_panel, const Epilogue&);
@@ -206,8 +219,8 @@ struct KernelTable {
   }
 };
 
-// Instruction sets: "avx512_bf16", "avx512" (with AVX2), "avx2" (with FMA and F16C), "default" (what every CPU of the
-// platform has).
+// Instruction sets: "amx" (of bfloat16, with AVX512-BF16), "avx512_bf16", "avx512" (with AVX2), "avx2" (with FMA and
+// F16C), "default" (what every CPU of the platform has).
 FASTOPS_KERNELS_API bool has_tier(const char* name);
 // What names the one to use, when that is first asked for.
 FASTOPS_KERNELS_API void choose_tier_by(const char* (*choice)());
@@ -234,5 +247,9 @@ namespace AVX512_BF16 {
 // In place of the products of AVX512 for bfloat16.
 void add_bfloat16_products(KernelTable&);
 }  // namespace AVX512_BF16
+namespace AMX {
+// In place of those of AVX512_BF16.
+void add_tile_products(KernelTable&);
+}  // namespace AMX
 
 }  // namespace fastops::cpu

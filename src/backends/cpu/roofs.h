@@ -28,7 +28,7 @@ struct RoofKernels {
   CopyKernel copy_nontemporal;  // with stores that pass the caches by, where there are such
 };
 
-// Of each instruction set (kernels/roofs.cpp), and of the one in use.
+// Of each instruction set (kernels/roofs*.cpp), and of the one in use.
 namespace DEFAULT {
 RoofKernels roof_kernels();
 }
@@ -37,6 +37,9 @@ RoofKernels roof_kernels();
 }
 namespace AVX512 {
 RoofKernels roof_kernels();
+}
+namespace AMX {
+MultiplyAdd tile_products();  // of bfloat16
 }
 FASTOPS_KERNELS_API RoofKernels roof_kernels();
 

@@ -120,26 +120,31 @@ void multiply_panel(const Product& product, int64_t first_row, const Tiles& tile
   constexpr int64_t at_once = M::at_once;
   const int64_t width = panel_width<S>(panel, columns);
   const int64_t padded = (product.depth + at_once - 1) / at_once * at_once;
-  const bool in_place = product.matrix.data;
+  const bool in_place = product.matrix.data && !product.pack;
   const int64_t b_stride = in_place ? product.matrix.stride : width;
-  const auto* const b = in_place ? row<Operand>(product.matrix, 0) + panel * panel_columns<S>
-                                 : static_cast<const Operand*>(product.panels) + panel * panel_columns<S> * padded;
+  alignas(64) Operand part[depth_block<S> * at_once * panel_columns<S>];
+  const auto* const b = product.pack ? part
+                        : in_place   ? row<Operand>(product.matrix, 0) + panel * panel_columns<S>
+                                     : static_cast<const Operand*>(product.panels) + panel * panel_columns<S> * padded;
   const auto* const a = row<Operand>(product.a, first_row);
   const Parts blocks(padded / at_once, depth_block<S>);
   if (product.depth == 0 && !add) std::fill(strip, strip + tiles.first[tiles.count] * panel_columns<S>, S(0));
   for (int64_t block = 0; block < blocks.count; ++block) {
     const int64_t k = blocks.begin(block) * at_once;
     const int64_t depth = std::min(product.depth, blocks.end(block) * at_once) - k;
+    if (product.pack) pack_part<Operand, S>(product, k, depth, panel, columns, part);
+    const auto* const b_block = product.pack ? part : b + k * b_stride;
+    // What the panel has next, if it is not known to the processor.
+    const auto* const next_b = product.pack || in_place ? b : b_block + depth * width;
     for (int t = 0; t < tiles.count; ++t) {
       const int64_t first = tiles.first[t];
       const int64_t size = tiles.size(t);
       const auto* const a_tile = product.packed ? a + first * padded + k * size : a + first * product.a.stride + k;
       const auto* const next_a =
           t + 1 == tiles.count ? a_tile : a_tile + size * (product.packed ? padded : product.a.stride);
-      const auto* const next_b = in_place ? b : b + (k + depth) * width + t * width * depth / tiles.count;
-      tile_for<M>(size, width / Vec<S>::width, product.packed)(a_tile, product.a.stride, b + k * b_stride, b_stride,
-                                                               depth, strip + first * panel_columns<S>,
-                                                               add || block > 0, next_a, next_b);
+      tile_for<M>(size, width / Vec<S>::width, product.packed)(
+          a_tile, product.a.stride, b_block, b_stride, depth, strip + first * panel_columns<S>, add || block > 0,
+          next_a, next_b == b ? b : next_b + t * width * depth / tiles.count);
     }
   }
 }
@@ -239,24 +244,24 @@ template <class M>
 void multiply_strip(const Product& product, int64_t row, const Tiles& tiles, int64_t panel, int64_t columns,
                     typename M::Sum* strip, bool add) {
   if constexpr (M::takes_transpose) {
-    if (product.transpose.data) {
+    if (product.transpose.data && !product.pack) {
       return multiply_rows<M>(product, row, tiles.first[tiles.count], panel, columns, strip, add);
     }
   }
   multiply_panel<M>(product, row, tiles, panel, columns, strip, add);
 }
 
-template <class M>
-void multiply(const Product* products, int count, int64_t row, int64_t rows, int64_t columns, int64_t first_panel,
-              int64_t last_panel, const Epilogue& epilogue) {
-  using S = typename M::Sum;
-  alignas(64) S strips[2][block_rows * panel_columns<S>];
-  const Tiles tiles(rows);
+// fill(product, panel, strip, add) makes a strip of at most `most_rows` rows of sums from `row` on, which the epilogue
+// takes, for each panel.
+template <class S, int64_t most_rows = block_rows, class Fill>
+void for_each_strip(const Product* products, int count, int64_t row, int64_t rows, int64_t columns, int64_t first_panel,
+                    int64_t last_panel, const Epilogue& epilogue, Fill fill) {
+  alignas(64) S strips[2][most_rows * panel_columns<S>];
   for (int64_t panel = first_panel; panel < last_panel; ++panel) {
     bool filled[2] = {false, false};
     for (int f = 0; f < count; ++f) {
       bool& add = filled[products[f].sum];
-      multiply_strip<M>(products[f], row, tiles, panel, columns, strips[products[f].sum], add);
+      fill(products[f], panel, strips[products[f].sum], add);
       add = true;
     }
     const int64_t column = panel * panel_columns<S>;
@@ -264,6 +269,16 @@ void multiply(const Product* products, int count, int64_t row, int64_t rows, int
         epilogue.arguments,
         {{strips[0], strips[1]}, panel_columns<S>, row, rows, column, std::min(panel_columns<S>, columns - column)});
   }
+}
+
+template <class M>
+void multiply(const Product* products, int count, int64_t row, int64_t rows, int64_t columns, int64_t first_panel,
+              int64_t last_panel, const Epilogue& epilogue) {
+  const Tiles tiles(rows);
+  for_each_strip<typename M::Sum>(products, count, row, rows, columns, first_panel, last_panel, epilogue,
+                                  [&](const Product& product, int64_t panel, auto* strip, bool add) {
+                                    multiply_strip<M>(product, row, tiles, panel, columns, strip, add);
+                                  });
 }
 
 }  // namespace fastops::cpu::CPU_CAPABILITY

@@ -177,6 +177,16 @@ void pack_transposed(const PackArguments& to, int64_t first_panel, int64_t last_
   }
 }
 
+// Packs the panel of a product's right-hand matrix for `depth` steps from `k` on.
+template <class Operand, class Sum>
+void pack_part(const Product& product, int64_t k, int64_t depth, int64_t panel, int64_t columns, void* packed) {
+  const int64_t column = panel * panel_columns<Sum>;
+  const auto [matrix, transpose] = std::tie(product.matrix, product.transpose);
+  const ConstRows source = matrix.data ? ConstRows{row<Operand>(matrix, k) + column, matrix.stride}
+                                       : ConstRows{row<Operand>(transpose, column) + k, transpose.stride};
+  product.pack({source, {}, depth, columns - column, packed}, 0, 1);
+}
+
 // Copies a step of the depth to each of the tiles that are packed: `line` has its element for every row, and as many
 // more as a vector has. The tiles are filled in the order of steps.
 template <class S>

@@ -69,6 +69,12 @@ class Chain {
     if (!transposed && reads_matrix(columns)) {
       return {.a = {}, .panels = nullptr, .transpose = {}, .depth = depth, .matrix = layer.weight};
     }
+    if (gemm.packs_on_the_way && gemm.packs_on_the_way(rows_ / threads_, depth * columns)) {
+      Product product{.a = {}, .panels = nullptr, .transpose = {}, .depth = depth};
+      (transposed ? product.transpose : product.matrix) = layer.weight;
+      product.pack = transposed ? gemm.pack_transposed : gemm.pack;
+      return product;
+    }
     void* panels = take_panels(caller_, dtype_, depth, columns);
     panels_.push_back({transposed ? gemm.pack_transposed : gemm.pack, {layer.weight, {}, depth, columns, panels, {}}});
     return {.a = {}, .panels = panels, .transpose = {}, .depth = depth};

@@ -55,18 +55,15 @@ int64_t depth_bytes(Dtype dtype, int64_t depth) {
   return (depth + at_once - 1) / at_once * at_once * element_size(operand(dtype));
 }
 
-// The rows that one thread takes at least: below that, more of its time goes into reading the panels.
-constexpr int64_t least_rows = 24;
-
-// The left-hand matrices of a block stay in the L2 cache while the panels pass by.
-constexpr int64_t left_bytes = 512 * 1024;
-
+// At least 32, whatever the depth.
 int64_t rows_per_block(std::span<const Stage> stages, Dtype dtype) {
   int64_t depth = 1;
   for (const Stage& stage : stages) {
     for (int i = 0; i < stage.product_count; ++i) depth = std::max(depth, stage.products[i].depth);
   }
-  return std::clamp<int64_t>(left_bytes / (depth * element_size(operand(dtype))) / 12 * 12, least_rows, block_rows);
+  const GemmKernels& gemm = gemm_kernels(dtype);
+  const int64_t row_bytes = depth * element_size(gemm.operand);
+  return std::clamp<int64_t>(gemm.left_bytes / row_bytes / 12 * 12, 32, gemm.most_rows);
 }
 
 void run_stage(const Stage& stage, Dtype dtype, int64_t row, int64_t rows, int64_t first_panel, int64_t last_panel) {
@@ -121,14 +118,26 @@ void pack_all(Caller& caller, std::span<const Panels> matrices, Dtype dtype, int
 
 void run_stages(Caller& caller, std::span<const Stage> stages, Dtype dtype, int64_t rows, int64_t threads) {
   profile(caller, "fastops::layers", [&] {
-    const int64_t row_parts = std::clamp<int64_t>(rows / least_rows, 1, threads);
+    int64_t largest = 0;
+    for (const Stage& stage : stages) {
+      for (int i = 0; i < stage.product_count; ++i) {
+        largest = std::max(largest, stage.products[i].depth * stage.columns);
+      }
+    }
+    const GemmKernels& gemm = gemm_kernels(dtype);
+    const int64_t row_parts = std::clamp<int64_t>(rows / gemm.least_rows(largest), 1, threads);
     const int64_t column_parts = threads / row_parts;
-    const int64_t most = rows_per_block(stages, dtype);
+    // Parts and blocks are of whole units of rows, but for the last one.
+    const int64_t unit = gemm.rows_at_once;
+    const int64_t units = (rows + unit - 1) / unit;
+    const int64_t most_units = rows_per_block(stages, dtype) / unit;
     const auto for_each_block = [&](int64_t part, auto f) {
-      const int64_t begin = rows * part / row_parts;
-      const int64_t end = rows * (part + 1) / row_parts;
-      const Parts blocks(end - begin, most);
-      for (int64_t block = 0; block < blocks.count; ++block) f(begin + blocks.begin(block), blocks.size(block));
+      const int64_t first = units * part / row_parts;
+      const Parts blocks(units * (part + 1) / row_parts - first, most_units);
+      for (int64_t block = 0; block < blocks.count; ++block) {
+        const int64_t begin = (first + blocks.begin(block)) * unit;
+        f(begin, std::min(rows, (first + blocks.end(block)) * unit) - begin);
+      }
     };
     if (column_parts == 1) {
       // Rows are independent: each thread takes its own through all stages.
@@ -162,9 +171,14 @@ int64_t panels_of(const ParameterGradients& layer, Dtype dtype) {
   return std::max<int64_t>(1, layer.weight ? panel_count(dtype, layer.input.arguments.columns) : 1);
 }
 
-Units units_of(const ParameterGradients& layer, Dtype dtype) {
-  return {Parts(layer.out_features, block_rows).count * panels_of(layer, dtype),
-          std::max<int64_t>(1, layer.out_features)};
+// The blocks of rows of a weight's gradient, sums over so many rows of the input. Where those are few, there is little
+// to do for each sum: it must not have left the L1 cache until it is stored. Measured.
+Parts blocks_of(const ParameterGradients& layer, Dtype dtype, int64_t rows) {
+  return {layer.out_features, depth_bytes(dtype, rows) <= 512 ? 32 : gemm_kernels(dtype).most_rows};
+}
+
+Units units_of(const ParameterGradients& layer, Dtype dtype, int64_t rows) {
+  return {blocks_of(layer, dtype, rows).count * panels_of(layer, dtype), std::max<int64_t>(1, layer.out_features)};
 }
 
 // Small gradients do not make work for all threads: there the threads share the rows, and the sums of the parts are
@@ -210,14 +224,14 @@ GradientSums::GradientSums(Caller& caller, Dtype dtype, int64_t threads, std::sp
                           : nullptr);
   }
   for (int64_t i = 0; i < std::max(threads, parts_); ++i)
-    tiles_.push_back(caller.take(block_rows * depth_bytes(dtype, rows)));
+    tiles_.push_back(caller.take(gemm_kernels(dtype).most_rows * depth_bytes(dtype, rows)));
 }
 
 void GradientSums::multiply(const ParameterGradients& layer, const Sums& sums, const void* panels, int64_t rows,
                             int64_t thread, int64_t first_unit, int64_t last_unit, bool add) const {
   const Dtype dz_type = layer.dz_is_operand ? operand(dtype_) : dtype_;
   const GemmKernels& target = gemm_kernels(sums_converted_ ? computed(dtype_) : dtype_);
-  const Parts blocks(layer.out_features, block_rows);
+  const Parts blocks = blocks_of(layer, dtype_, rows);
   const int64_t per_block = panels_of(layer, dtype_);
   const StoreArguments store{sums.weight, add};
   for (int64_t unit = first_unit; unit < last_unit;) {
@@ -263,7 +277,7 @@ void GradientSums::add_whole(std::span<const ParameterGradients> layers, int64_t
   }
   pack_all(caller_, inputs_, dtype_, threads_);
   share_units(
-      caller_, threads_, layers.size(), [&](size_t i) { return units_of(layers[i], dtype_); },
+      caller_, threads_, layers.size(), [&](size_t i) { return units_of(layers[i], dtype_, rows); },
       [&](int64_t thread, size_t i, int64_t begin, int64_t end) {
         multiply(layers[i], sums_[i], panels_[i], rows, thread, begin, end, !first);
       });
@@ -285,7 +299,7 @@ void GradientSums::add_part(std::span<const ParameterGradients> layers, int64_t 
     const int64_t width = panel_count(dtype_, input.columns) * gemm_kernels(dtype_).panel_columns;
     if (panels_[i]) input.panels = static_cast<char*>(panels_[i]) + width * depth_bytes(dtype_, begin);
     if (layer.weight && !layer.input_in_place) layer.input.kernel(input, 0, panel_count(dtype_, input.columns));
-    multiply(layer, sums_[part * layers.size() + i], input.panels, count, part, 0, units_of(layer, dtype_).count,
+    multiply(layer, sums_[part * layers.size() + i], input.panels, count, part, 0, units_of(layer, dtype_, count).count,
              !first);
   }
 }

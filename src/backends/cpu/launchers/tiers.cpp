@@ -21,8 +21,17 @@ void fill(KernelTable& table) {
 #define FASTOPS_KERNELS_OF(TIER)                                                                                 \
   TIER::add_activation_kernels, TIER::add_bias_act_kernels, TIER::add_gated_act_kernels, TIER::add_gemm_kernels, \
       TIER::add_layer_kernels
+#ifdef FASTOPS_AVX512_TIER
+RoofKernels roofs_with_tiles() {
+  RoofKernels kernels = AVX512::roof_kernels();
+  kernels.bfloat16 = AMX::tile_products();
+  return kernels;
+}
+#endif
 constexpr Tier tiers[] = {
 #ifdef FASTOPS_AVX512_TIER
+    {"amx", fill<FASTOPS_KERNELS_OF(AVX512), AVX512_BF16::add_bfloat16_products, AMX::add_tile_products>,
+     roofs_with_tiles},
     {"avx512_bf16", fill<FASTOPS_KERNELS_OF(AVX512), AVX512_BF16::add_bfloat16_products>, AVX512::roof_kernels},
     {"avx512", fill<FASTOPS_KERNELS_OF(AVX512)>, AVX512::roof_kernels},
 #endif

@@ -1,0 +1,260 @@
+// Matrix products of bfloat16 in the tiles of AMX: registers of 16 rows of 64 bytes, and an instruction that adds the
+// product of two of them, 16 pairs deep, to a third one in float32 (Intel's manual, volume 2, TDPBF16PS).
+//
+// Two tiles of the left-hand matrix and two of a panel make four tiles of sums. Rows of a left-hand matrix are read in
+// place, packed ones are tiles of 16 rows and 32 steps of the depth. Panels are those of pairs.h, whose depth is a
+// multiple of 32.
+#define CPU_CAPABILITY_AVX512  // of which this is a part
+
+#include <atomic>
+
+#include "backends/cpu/kernels/gemm.h"
+#include "backends/cpu/kernels/pairs.h"
+
+namespace fastops::cpu::CPU_CAPABILITY {
+namespace {
+
+constexpr int64_t side = 16;       // rows of a tile
+constexpr int64_t at_once = 32;    // steps of the depth
+constexpr int64_t row_bytes = 64;  // of a tile
+constexpr int64_t tile_bytes = side * row_bytes;
+// A panel's part for one block of the depth is 16 KiB: beside the rows that pass by it stays in the L1 cache.
+constexpr int64_t block_steps = 8;
+constexpr int64_t most_rows = 256;  // whose sums for a panel are 32 KiB
+
+// The compiler does not know what the instructions for tiles read and write.
+void order_memory() { std::atomic_signal_fence(std::memory_order_seq_cst); }
+
+// The rows of the tiles: 0 and 1 are sums beside each other, 2 and 3 those below, 4 and 5 have the rows of the
+// left-hand matrix for the former and for the latter, 6 and 7 are of a panel.
+class Shape {
+ public:
+  void set(int64_t upper, int64_t lower) {
+    if (upper == upper_ && lower == lower_) return;
+    upper_ = upper;
+    lower_ = lower;
+    struct alignas(64) {
+      uint8_t palette = 1;
+      uint8_t start = 0;
+      uint8_t reserved[14] = {};
+      uint16_t bytes[16] = {};
+      uint8_t rows[16] = {};
+    } configuration;
+    const int64_t rows[] = {upper, upper, lower, lower, upper, lower, side, side};
+    for (int tile = 0; tile < 8; ++tile) {
+      configuration.bytes[tile] = rows[tile] ? row_bytes : 0;
+      configuration.rows[tile] = static_cast<uint8_t>(rows[tile]);
+    }
+    order_memory();
+    _tile_loadconfig(&configuration);
+    order_memory();
+  }
+
+ private:
+  int64_t upper_ = 0, lower_ = 0;
+};
+
+// The left-hand matrix for two tiles of rows below each other: a tile's rows are `stride` bytes apart, the lower tile
+// is `lower` bytes behind the upper one, and the next 32 steps of the depth are `step` bytes behind the ones before.
+struct Left {
+  const char* data;
+  int64_t stride;
+  int64_t lower;
+  int64_t step;
+};
+
+// sums += left * panel for 32 steps of the depth.
+template <int down, int across>
+FASTOPS_ALWAYS_INLINE void multiply_step(const char* a, int64_t stride, int64_t lower, const char* panel) {
+  constexpr int64_t panel_stride = across * row_bytes;
+  _tile_loadd(6, panel, panel_stride);
+  _tile_loadd(4, a, stride);
+  _tile_dpbf16ps(0, 4, 6);
+  if constexpr (across == 2) {
+    _tile_loadd(7, panel + row_bytes, panel_stride);
+    _tile_dpbf16ps(1, 4, 7);
+  }
+  if constexpr (down == 2) {
+    _tile_loadd(5, a + lower, stride);
+    _tile_dpbf16ps(2, 5, 6);
+    if constexpr (across == 2) _tile_dpbf16ps(3, 5, 7);
+  }
+}
+
+// Cache lines that are fetched ahead, some with each 32 steps of the depth.
+struct Ahead {
+  const char* data;
+  int64_t lines;
+};
+
+// sums (+)= left * panel for one or two tiles of rows and of columns: `steps` times 32 steps of the depth, and then
+// those that are at `last` alone, if there are any.
+template <int down, int across>
+void multiply_tiles(const Left& left, int64_t steps, const char* last, const char* panel, Ahead ahead, float* sums,
+                    bool add) {
+  constexpr int64_t stride = panel_columns<float> * sizeof(float);
+  float* const lower = sums + side * panel_columns<float>;
+  if (add) {
+    _tile_loadd(0, sums, stride);
+    if constexpr (across == 2) _tile_loadd(1, sums + side, stride);
+    if constexpr (down == 2) _tile_loadd(2, lower, stride);
+    if constexpr (down == 2 && across == 2) _tile_loadd(3, lower + side, stride);
+  } else {
+    _tile_zero(0);
+    if constexpr (across == 2) _tile_zero(1);
+    if constexpr (down == 2) _tile_zero(2);
+    if constexpr (down == 2 && across == 2) _tile_zero(3);
+  }
+  for (int64_t k = 0; k < steps; ++k) {
+    for (int64_t line = 0; line < ahead.lines; ++line, ahead.data += row_bytes) FASTOPS_PREFETCH(ahead.data);
+    multiply_step<down, across>(left.data + k * left.step, left.stride, left.lower, panel + k * across * tile_bytes);
+  }
+  if (last) multiply_step<down, across>(last, row_bytes, tile_bytes, panel + steps * across * tile_bytes);
+  _tile_stored(0, sums, stride);
+  if constexpr (across == 2) _tile_stored(1, sums + side, stride);
+  if constexpr (down == 2) _tile_stored(2, lower, stride);
+  if constexpr (down == 2 && across == 2) _tile_stored(3, lower + side, stride);
+}
+constexpr decltype(&multiply_tiles<1, 1>) tiles_of[2][2] = {{multiply_tiles<1, 1>, multiply_tiles<1, 2>},
+                                                            {multiply_tiles<2, 1>, multiply_tiles<2, 2>}};
+
+// The steps of rows beyond the last 32, with zeros: they are read from here.
+class Remainders {
+ public:
+  Remainders(const Product& product, int64_t row, int64_t rows) : count_(product.packed ? 0 : product.depth % at_once) {
+    if (count_ == 0) return;
+    const int64_t k = product.depth - count_;
+    const auto mask = static_cast<__mmask32>((uint64_t{1} << count_) - 1);
+    for (int64_t r = 0; r < rows; ++r) {
+      const __m512i steps = _mm512_maskz_loadu_epi16(mask, CPU_CAPABILITY::row<BFloat16>(product.a, row + r) + k);
+      _mm512_store_si512(data_ + r * row_bytes, steps);
+    }
+  }
+  const char* from_row(int64_t row) const { return count_ ? data_ + row * row_bytes : nullptr; }
+
+ private:
+  int64_t count_;
+  alignas(64) char data_[most_rows * row_bytes];
+};
+
+// The part of a product for some rows and one panel.
+void multiply_panel(const Product& product, const Remainders& remainders, int64_t row, int64_t rows, int64_t panel,
+                    int64_t columns, float* strip, bool add, Shape& shape) {
+  const int64_t across = panel_width<float>(panel, columns) / side;
+  const int64_t padded = (product.depth + at_once - 1) / at_once * at_once;
+  alignas(64) BFloat16 part[block_steps * at_once * panel_columns<float>];
+  const Parts blocks(padded / at_once, block_steps);
+  if (product.depth == 0 && !add) std::fill(strip, strip + rows * panel_columns<float>, 0.0F);
+  for (int64_t block = 0; block < blocks.count; ++block) {
+    const int64_t k = blocks.begin(block) * at_once;
+    const int64_t depth = std::min(product.depth, blocks.end(block) * at_once) - k;
+    const BFloat16* b = part;
+    if (product.pack) {
+      pack_part<BFloat16, float>(product, k, depth, panel, columns, part);
+    } else {
+      b = static_cast<const BFloat16*>(product.panels) + panel * panel_columns<float> * padded + k * across * side;
+    }
+    order_memory();
+    const bool is_last = block + 1 == blocks.count;
+    // What the panel has next, where there are enough products to fetch it beside.
+    const int64_t lines = product.pack || rows <= 64 ? 0 : (2 * side * across * side - 1) / rows + 1;
+    const char* ahead = reinterpret_cast<const char*>(b + depth * across * side);
+    for (int64_t r = 0; r < rows; r += 2 * side) {
+      const int64_t upper = std::min(side, rows - r);
+      const int64_t lower = std::min(side, rows - r - upper);
+      shape.set(upper, lower);
+      Left left{};
+      if (product.packed) {
+        const auto* const tiles = static_cast<const BFloat16*>(product.a.data) + r * padded + k * side;
+        left = {reinterpret_cast<const char*>(tiles), row_bytes, padded * row_bytes / 2, tile_bytes};
+      } else {
+        const int64_t stride = product.a.stride * int64_t{sizeof(BFloat16)};
+        const auto* const data = CPU_CAPABILITY::row<BFloat16>(product.a, row + r) + k;
+        left = {reinterpret_cast<const char*>(data), stride, side * stride, row_bytes};
+      }
+      const char* const last = is_last ? remainders.from_row(r) : nullptr;
+      const int64_t steps = last ? depth / at_once : (depth + at_once - 1) / at_once;
+      tiles_of[lower > 0][across - 1](left, steps, last, reinterpret_cast<const char*>(b), {ahead, lines},
+                                      strip + r * panel_columns<float>, add || block > 0);
+      ahead += steps * lines * row_bytes;
+    }
+    order_memory();
+  }
+}
+
+void multiply(const Product* products, int count, int64_t row, int64_t rows, int64_t columns, int64_t first_panel,
+              int64_t last_panel, const Epilogue& epilogue) {
+  if (products[0].transpose.data && !products[0].pack) {
+    for_each_strip<float>(products, count, row, rows, columns, first_panel, last_panel, epilogue,
+                          [&](const Product& product, int64_t panel, float* strip, bool add) {
+                            multiply_rows<Pairs>(product, row, rows, panel, columns, strip, add);
+                          });
+    return;
+  }
+  const Remainders remainders[2] = {{products[0], row, rows}, {products[count - 1], row, rows}};
+  Shape shape;
+  for_each_strip<float, most_rows>(products, count, row, rows, columns, first_panel, last_panel, epilogue,
+                                   [&](const Product& product, int64_t panel, float* strip, bool add) {
+                                     multiply_panel(product, remainders[&product - products], row, rows, panel, columns,
+                                                    strip, add, shape);
+                                   });
+  _tile_release();
+}
+
+// Tiles of the transpose of a matrix [depth, rows], with the sums over the depth on the way: those of each block of the
+// depth are added to the total in order.
+void pack_tiles(ConstRows matrix, int64_t depth, int64_t rows, void* packed, void* sums) {
+  alignas(64) float lines[side][most_rows];
+  alignas(64) float block_sums[most_rows];
+  const int64_t padded_rows = (rows + side - 1) / side * side;
+  const int64_t padded = (depth + at_once - 1) / at_once * at_once;
+  const Parts blocks(padded / at_once, block_steps);
+  for (int64_t block = 0; block < blocks.count; ++block) {
+    std::fill(block_sums, block_sums + padded_rows, 0.0F);
+    for (int64_t step = blocks.begin(block); step < blocks.end(block); ++step) {
+      for (int64_t pair = 0; pair < side; ++pair) {
+        const int64_t k = step * at_once + 2 * pair;
+        const auto line = [&](int64_t k) { return k < depth ? row<BFloat16>(matrix, k) : nullptr; };
+        interleave(line(k), line(k + 1), rows, lines[pair], padded_rows);
+        for (int64_t i = 0; sums && i < padded_rows; i += side) add_pairs(lines[pair] + i, block_sums + i);
+      }
+      for (int64_t r = 0; r < padded_rows; r += side) {
+        float* const tile = static_cast<float*>(packed) + r * padded / 2 + step * side * side;
+        transpose_16x16(lines[0] + r, sizeof(lines[0]), tile, side);
+      }
+    }
+    for (int64_t i = 0; sums && i < rows; ++i) static_cast<float*>(sums)[i] += block_sums[i];
+  }
+}
+
+// Measured.
+bool reads_transpose(int64_t rows, int64_t depth) { return rows <= (depth >= 2048 ? 4 : 2) && depth >= 64; }
+
+// Measured. Panels of larger weights do not stay in the L2 cache: where they are read once, they need not be written,
+// and threads share them rather than the rows.
+constexpr int64_t large_weight = 512 * 1024;
+bool packs_on_the_way(int64_t rows, int64_t elements) { return rows <= (elements >= large_weight ? most_rows : 64); }
+int64_t least_rows(int64_t elements) { return elements >= large_weight ? 128 : 24; }
+
+}  // namespace
+
+void add_tile_products(KernelTable& table) {
+  GemmKernels& gemm = table.gemm[static_cast<int>(Dtype::bfloat16)];
+  gemm.reads_transpose = reads_transpose;
+  gemm.packs_on_the_way = packs_on_the_way;
+  gemm.most_rows = most_rows;
+  gemm.rows_at_once = 2 * side;
+  gemm.least_rows = least_rows;
+  gemm.left_bytes = 1536 * 1024;
+  gemm.at_once = at_once;
+  gemm.pack = pack_pairs<at_once>;
+  gemm.pack_transposed = pack_transposed_pairs<at_once>;
+  gemm.pack_tiles = pack_tiles;
+  gemm.multiply = multiply;
+  for (auto& entry : table.entries) {
+    Kernels& kernels = entry[static_cast<int>(Dtype::bfloat16)];
+    kernels.pack_activated = kernels.pack_gated = gemm.pack;
+  }
+}
+
+}  // namespace fastops::cpu::CPU_CAPABILITY
