@@ -62,6 +62,34 @@ def mlp_reference(biased: Sequence[bool], hidden: Function, last: Function) -> F
     return compute
 
 
+def mlp_jet_reference(
+    directions: int, biased: Sequence[bool], hidden: Function, last: Function, trace_weights: Sequence[float] = ()
+) -> Function:
+    """The same of points with tangents and second derivatives, in the rows that mlp_jet takes."""
+
+    def activate(z: Tensor, function: Function) -> Tensor:
+        value, tangents, seconds = z[..., :1, :], z[..., 1 : 1 + directions, :], z[..., 1 + directions :, :]
+        slope = derivative(function, 1)(value)
+        rows = [function(value), tangents * slope]
+        if seconds.size(-2):
+            factors = torch.tensor(trace_weights or [1.0] * directions, dtype=z.dtype, device=z.device)
+            bends = tangents.square() * derivative(function, 2)(value) * factors.unsqueeze(-1)
+            is_sum = seconds.size(-2) < directions
+            rows.append(seconds * slope + (bends.sum(-2, keepdim=True) if is_sum else bends))
+        return torch.cat(rows, -2)
+
+    def compute(x: Tensor, *parameters: Tensor) -> Tensor:
+        weights, biases = split_layers(parameters, biased)
+        for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+            z = linear(x, weight)
+            if bias is not None:
+                z = torch.cat([z[..., :1, :] + bias, z[..., 1:, :]], -2)
+            x = activate(z, hidden if i + 1 < len(weights) else last)
+        return x
+
+    return compute
+
+
 def split_layers(parameters: Sequence[Tensor], biased: Sequence[bool]) -> tuple[list[Tensor], list[Tensor | None]]:
     """W0, b0, W1, ... as weights and biases, None where a layer has no bias."""
     rest = iter(parameters)

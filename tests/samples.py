@@ -20,6 +20,7 @@ from expected import (
     activation,
     derivative,
     gated_mlp_reference,
+    mlp_jet_reference,
     mlp_reference,
     slope_from_output,
     split_layers,
@@ -44,6 +45,7 @@ class Sample:
     outputs: Function = lambda result: result  # those of the op that are differentiable
     scale: float = 1.0
     differentiable: bool = True
+    of_points: int = 0  # so many tensors have the rows of points, whose number follows from other arguments
 
     def __str__(self) -> str:
         return f"{self.op}-{self.label}".rstrip("-")
@@ -313,6 +315,55 @@ def mlp_samples() -> Iterator[Sample]:
             )
 
 
+def mlp_jet_samples() -> Iterator[Sample]:
+    """With and without second derivatives, each or their sum, with weights or without."""
+    cases = [
+        ("tanh", "identity", (3, 4, 2), (True, False), (2,), (2, 1), []),
+        ("gelu", "sigmoid", (2, 3, 2), (True, True), (2, 2), (2, 2), []),
+        ("silu", "mish", (2, 2), (True,), (), (3, 0), []),
+        ("softplus", "identity", (2, 3, 2), (False, True), (2,), (2, 1), [1.0, -0.5]),
+    ]
+    for hidden, last, sizes, biased, leading, (directions, seconds), trace_weights in cases:
+        parameters: list[Shape] = []
+        for inputs, outputs, has_bias in zip(sizes[:-1], sizes[1:], biased, strict=True):
+            parameters += [(outputs, inputs), (outputs,)] if has_bias else [(outputs, inputs)]
+        rows = 1 + directions + seconds
+        shapes = ((*leading, rows, sizes[0]), *parameters)
+        expected = mlp_jet_reference(directions, biased, activation(hidden), activation(last), trace_weights)
+        label = f"{hidden}-{last}-{directions}-{seconds}"
+
+        def arguments(
+            x: Tensor,
+            *parameters: Tensor,
+            directions: int = directions,
+            biased: Any = biased,
+            rest: Any = (hidden, last, [], [], trace_weights),
+        ) -> tuple:
+            return (x, directions, *split_layers(parameters, biased), *rest)
+
+        yield Sample("mlp_jet", label, shapes, arguments, expected, of_points=1)
+        first = lambda result: result[0]  # noqa: E731
+        yield Sample("mlp_jet_forward", label, shapes, arguments, expected, outputs=first, of_points=1)
+        everything = [True] + [wanted for has_bias in biased for wanted in (True, has_bias)]
+        present = [True] * len(shapes)
+
+        def backward_arguments(
+            grad: Tensor, *tensors: Tensor, arguments: Any = arguments, mask: Any = everything
+        ) -> tuple:
+            x, directions, weights, biases, *rest = arguments(*tensors)
+            _, saved = detached(torch.ops.fastops.mlp_jet_forward, x, directions, weights, biases, *rest)
+            return (grad, x, directions, weights, biases, saved, *rest, mask)
+
+        yield Sample(
+            "mlp_jet_backward",
+            label,
+            ((*leading, rows, sizes[-1]), *shapes),
+            backward_arguments,
+            vector_jacobian(expected, present),
+            of_points=2,
+        )
+
+
 def gated_mlp_samples() -> Iterator[Sample]:
     """With and without biases."""
     for name, leading, has_bias in (("silu", (2,), False), ("tanh", (2, 2), True)):
@@ -354,6 +405,7 @@ SAMPLES = [
     *gated_act_samples(),
     *linear_act_samples(),
     *mlp_samples(),
+    *mlp_jet_samples(),
     *gated_mlp_samples(),
 ]
 

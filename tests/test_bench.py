@@ -78,6 +78,7 @@ def test_both_sides_compute_the_same(dtype: torch.dtype) -> None:
     device = torch.device("cpu")
     for workload in (
         Network("", "", 5, dtype, lambda: models.sequential((6, 7, 3), nn.Softshrink())),
+        Network("", "", 5, dtype, lambda: models.Laplacian(models.sequential((2, 7, 2), nn.Tanh()))),
         Network("", "", 5, dtype, lambda: models.GatedMLP(6, 7), input_gradient=True),
         Elementwise("", "mish", 100, dtype),
     ):
@@ -306,7 +307,7 @@ def test_merged() -> None:
         (["--device", "tpu"], "--device: 'tpu' is not available here; it must be one of cpu"),
         (
             ["--peers", "eager,jax"],
-            "unknown peer 'jax': it must be one of eager, cuda-graphs, compile, fastops-compile, zentorch",
+            "unknown peer 'jax': it must be one of eager, func, cuda-graphs, compile, fastops-compile, zentorch",
         ),
         (["--case", "5-16-1"], "no case has '5-16-1' in its name"),
         (["--threads", "0"], "--threads: must be at least 1, but is 0"),

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.skipif(DEVICE != "cpu", reason="the instruction sets ar
 
 
 ELEMENTWISE = "torch.ops.fastops.gelu(torch.ones(1))"
+NETWORKS = ["test_mlp.py", "test_mlp_jet.py", "test_gated_mlp.py"]
 PRODUCTS = "x = torch.ones(1, 1); torch.ops.fastops.linear_act(x, x, None, 'relu')"
 
 
@@ -75,7 +76,7 @@ def test_products_of_bfloat16(capability):
         pytest.skip(f"this CPU has {usable()}: the tests themselves have it, if any do")
     chosen = "bfloat16 and not (keeps or left_alone or small_integers)"
     own = {"FASTOPS_CPU_PRODUCTS": "own", "FASTOPS_CPU_CAPABILITY": capability}
-    run_suites(["test_mlp.py", "test_gated_mlp.py"], chosen, **own)
+    run_suites(NETWORKS, chosen, **own)
 
 
 @pytest.mark.parametrize("products", ["own", "torch"])
@@ -84,8 +85,11 @@ def test_products(products):
     if products == "own" and usable() == ["default"]:
         pytest.skip("the baseline has no matrix products")
     # Without what differs above the products, and the gradients that autograd does not ask for.
-    others = "functions_are_the_ops or keeps or left_alone or mlp_backward or every_mask or small_integers"
-    run_suites(["test_mlp.py", "test_gated_mlp.py"], f"not ({others})", FASTOPS_CPU_PRODUCTS=products)
+    others = (
+        "functions_are_the_ops or keeps or left_alone or mlp_backward or every_mask or small_integers or errors "
+        "or compile"
+    )
+    run_suites(NETWORKS, f"not ({others})", FASTOPS_CPU_PRODUCTS=products)
 
 
 def test_default_is_the_best():

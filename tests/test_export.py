@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import io
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,14 @@ from strategies import WIDEST
 
 
 def doubled(samples: list[Sample]) -> list[Sample]:
-    """The same calls, every size twice as large."""
-    return [
-        dataclasses.replace(sample, shapes=tuple(tuple(2 * size for size in shape) for shape in sample.shapes))
-        for sample in samples
-    ]
+    """The same calls, every size twice as large, but for the rows of points."""
+
+    def larger(sample: Sample) -> Iterator[tuple[int, ...]]:
+        for i, shape in enumerate(sample.shapes):
+            kept = len(shape) - 2 if i < sample.of_points else None
+            yield tuple(size if d == kept else 2 * size for d, size in enumerate(shape))
+
+    return [dataclasses.replace(sample, shapes=tuple(larger(sample))) for sample in samples]
 
 
 def exported(samples: list[Sample], tensors: tuple[Tensor, ...], **options: Any) -> torch.export.ExportedProgram:

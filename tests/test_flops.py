@@ -60,3 +60,18 @@ def test_functions(device: Any) -> None:
         with FlopCounterMode(display=False) as counter:
             call()
         assert counter.get_total_flops() == expected
+
+
+@pytest.mark.parametrize("wanted", [(True,) * 5, (False,) * 3 + (True, False), (True,) + (False,) * 4])
+@pytest.mark.feature("FLOPs", ops=["mlp_jet", "mlp_jet_forward", "mlp_jet_backward"])
+def test_jet(wanted: tuple[bool, ...], device: Any) -> None:
+    """mlp_jet counts as an mlp of as many rows, forward and backward."""
+    counts = []
+    for op, more in ((torch.ops.fastops.mlp, ()), (torch.ops.fastops.mlp_jet, (2,))):
+        x, w, b, v, c = (torch.ones(size, device=device) for size in ((7, 4, 6), (5, 6), (5,), (3, 5), (3,)))
+        for tensor, needed in zip((x, w, b, v, c), wanted, strict=True):
+            tensor.requires_grad_(needed)
+        with FlopCounterMode(display=False) as counter:
+            op(x, *more, [w, v], [b, c], "tanh").sum().backward()
+        counts.append(counter.get_total_flops())
+    assert counts[0] == counts[1] > 0

@@ -18,8 +18,10 @@ import fastops
 import fastops.functional
 import fastops.nn
 from reference import ACTIVATIONS
+from samples import as_tuple
 
-FUSED = {"act_mul", "bias_act", "gated_act", "gated_mlp", "linear_act", "mlp"}
+PROPAGATED = {"mlp_jacobian", "mlp_laplacian"}  # mlp_jet with certain directions
+FUSED = {"act_mul", "bias_act", "gated_act", "gated_mlp", "linear_act", "mlp", "mlp_jet"}
 LAYERS = {"GatedMLP", "LinearAct", "MLP"}
 
 
@@ -33,7 +35,7 @@ def run_python(code: str) -> subprocess.CompletedProcess[str]:
 
 def test_everything_is_listed() -> None:
     """A function and a module for every activation, and the fused ones."""
-    assert set(fastops.functional.__all__) == set(ACTIVATIONS) | FUSED
+    assert set(fastops.functional.__all__) == set(ACTIVATIONS) | FUSED | PROPAGATED
     assert set(fastops.nn.__all__) == {entry["class_name"] for entry in ACTIVATIONS.values()} | LAYERS | {"convert"}
     exported = {
         "__version__",
@@ -106,9 +108,14 @@ def test_script_function(name: str, device: Any) -> None:
         "act_mul": (x, x),
         "linear_act": (x, square, vector),
         "mlp": (x, [square, square], [vector, None]),
+        "mlp_jet": (x, square, [square, square], [vector, None], "tanh"),
+        "mlp_jacobian": (x, [square, square], None, "tanh"),
+        "mlp_laplacian": (x, [square], [vector], "tanh", "tanh"),
         "gated_mlp": (x, square, square, square, vector),
     }.get(name, (x,))
-    assert torch.equal(torch.jit.script(function)(*arguments), function(*arguments))
+    results, expected = torch.jit.script(function)(*arguments), function(*arguments)
+    for result, value in zip(as_tuple(results), as_tuple(expected), strict=True):
+        assert torch.equal(result, value)
 
 
 # ---- fastops.info() ----

@@ -124,6 +124,7 @@ def _may_be_tensor(value: object) -> bool:
 _KINDS: dict[str, tuple[str, Callable[[object], bool]]] = {
     "TensorType": ("tensor", _may_be_tensor),
     "StringType": ("string", lambda value: isinstance(value, str)),
+    "IntType": ("integer", lambda value: hasattr(type(value), "__index__")),
     "FloatType": ("number", lambda value: hasattr(type(value), "__float__") or hasattr(type(value), "__index__")),
     "BoolType": ("bool", lambda value: hasattr(type(value), "__bool__")),
 }

@@ -28,6 +28,11 @@ def _mlp(input_shape: Shape, weight_shapes: list[Shape], *args: Any, **kwargs: A
     return sum(_product(input_shape, weight) for weight in weight_shapes)
 
 
+@register_flop_formula([_ops.mlp_jet, _ops.mlp_jet_forward])
+def _mlp_jet(input_shape: Shape, directions: int, weight_shapes: list[Shape], *args: Any, **kwargs: Any) -> int:
+    return _mlp(input_shape, weight_shapes)
+
+
 @register_flop_formula(_ops.linear_act)
 def _linear_act(input_shape: Shape, weight_shape: Shape, *args: Any, **kwargs: Any) -> int:
     return _product(input_shape, weight_shape)
@@ -37,7 +42,23 @@ def _linear_act(input_shape: Shape, weight_shape: Shape, *args: Any, **kwargs: A
 def _mlp_backward(
     grad_output_shape: Shape, input_shape: Shape, weight_shapes: list[Shape], *args: Any, **kwargs: Any
 ) -> int:
-    output_mask: Sequence[bool] = args[7]  # input, weights[0], biases[0], weights[1], ...
+    return _of_mlp_gradients(input_shape, weight_shapes, args[7])
+
+
+@register_flop_formula(_ops.mlp_jet_backward)
+def _mlp_jet_backward(
+    grad_output_shape: Shape,
+    input_shape: Shape,
+    directions: int,
+    weight_shapes: list[Shape],
+    *args: Any,
+    **kwargs: Any,
+) -> int:
+    return _of_mlp_gradients(input_shape, weight_shapes, args[-1])
+
+
+def _of_mlp_gradients(input_shape: Shape, weight_shapes: list[Shape], output_mask: Sequence[bool]) -> int:
+    """output_mask: input, weights[0], biases[0], weights[1], ..."""
     flops = 0
     for i, weight in enumerate(weight_shapes):
         below = any(output_mask[: 1 + 2 * i])  # whether a gradient is wanted that comes through this layer's input

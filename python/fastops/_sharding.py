@@ -92,6 +92,13 @@ def _mlp(a: Arguments) -> Iterator[Layout]:
         yield {**layout, "weights": [*before, Shard(1)], "biases": [*before, Partial()], "output": Partial()}
 
 
+def _mlp_jet(a: Arguments) -> Iterator[Layout]:
+    rows = a["input"].ndim - 2  # of a point, which stay together
+    for layout in _mlp(a):
+        if getattr(layout.get("input"), "dim", None) != rows:
+            yield layout
+
+
 def _linear_act(a: Arguments) -> Iterator[Layout]:
     for layout in _mlp({"input": a["input"], "weights": [a["weight"]], "output_activation": a["activation"]}):
         yield {**layout, "weight": layout.get("weights", []), "bias": layout.get("biases", [])}
@@ -254,6 +261,9 @@ def _register_all() -> None:
     _register("mlp", _mlp, output)
     _register("mlp_forward", _mlp, _mlp_results)
     _register("mlp_backward", _backward(_mlp, "input", "weights", "biases"), _mlp_gradients)
+    _register("mlp_jet", _mlp_jet, output)
+    _register("mlp_jet_forward", _mlp_jet, _mlp_results)
+    _register("mlp_jet_backward", _backward(_mlp_jet, "input", "weights", "biases"), _mlp_gradients)
     _register("gated_mlp", _gated_mlp, output)
     _register("gated_mlp_forward", _gated_mlp, _each("output", "gate", "up"))
     weights = ["gate_weight", "up_weight", "down_weight", "gate_bias", "up_bias", "down_bias"]

@@ -43,6 +43,8 @@
 //                                                         const ActivationSpec& f, bool keeps_z);
 //     static std::optional<Tensor> try_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved);
 //     static std::optional<std::vector<Tensor>> try_mlp_backward(const MlpBackwardArguments& mlp);
+//     static std::optional<Tensor> try_mlp_jet(const MlpJetArguments& mlp, std::vector<Tensor>* saved);
+//     static std::optional<std::vector<Tensor>> try_mlp_jet_backward(const MlpJetBackwardArguments& mlp);
 //     static std::optional<GatedMlpForward::Result> try_gated_mlp(const GatedMlpArguments& mlp, bool saves);
 //     static std::optional<std::vector<Tensor>> try_gated_mlp_backward(const GatedMlpBackwardArguments& mlp);
 //
@@ -61,6 +63,7 @@
 #include "ops/gated_mlp.h"
 #include "ops/matrix.h"
 #include "ops/mlp.h"
+#include "ops/mlp_jet.h"
 
 namespace fastops {
 
@@ -287,6 +290,27 @@ struct DeviceOps {
     return layered_mlp_backward(mlp, layer_steps_of<Device>);
   }
 
+  static Tensor mlp_jet_and_saved(const MlpJetArguments& mlp, std::vector<Tensor>* saved) {
+    [[maybe_unused]] const auto guard = guard_for<Device>(mlp.input);
+    if constexpr (requires { &Device::try_mlp_jet; }) {
+      if (auto output = Device::try_mlp_jet(mlp, saved)) return *std::move(output);
+    }
+    return composite_mlp_jet(mlp, saved);
+  }
+  static Tensor mlp_jet(const MlpJetArguments& mlp) { return mlp_jet_and_saved(mlp, nullptr); }
+  static MlpJetForward::Result mlp_jet_forward(const MlpJetArguments& mlp) {
+    std::vector<Tensor> saved;
+    Tensor output = mlp_jet_and_saved(mlp, &saved);
+    return {std::move(output), std::move(saved)};
+  }
+  static std::vector<Tensor> mlp_jet_backward(const MlpJetBackwardArguments& mlp) {
+    [[maybe_unused]] const auto guard = guard_for<Device>(mlp.input);
+    if constexpr (requires { &Device::try_mlp_jet_backward; }) {
+      if (auto grads = Device::try_mlp_jet_backward(mlp)) return *std::move(grads);
+    }
+    return composite_mlp_jet_backward(mlp, /*again=*/false);
+  }
+
   static GatedMlpForward::Result gated_mlp_and_saved(const GatedMlpArguments& mlp, bool saves) {
     [[maybe_unused]] const auto guard = guard_for<Device>(mlp.input);
     if constexpr (requires { &Device::try_gated_mlp; }) {
@@ -338,6 +362,14 @@ void impl_mlp(torch::Library& m) {
   implement<LinearAct, DeviceOps<Device>::mlp>(m);
 }
 
+// Without kernels of its own it is made of the device's activations and PyTorch's products.
+template <class Device>
+void impl_mlp_jet(torch::Library& m) {
+  implement<MlpJet, DeviceOps<Device>::mlp_jet>(m);
+  implement<MlpJetForward, DeviceOps<Device>::mlp_jet_forward>(m);
+  implement<MlpJetBackward, DeviceOps<Device>::mlp_jet_backward>(m);
+}
+
 template <class Device>
 void impl_gated_mlp(torch::Library& m) {
   implement<GatedMlp, DeviceOps<Device>::gated_mlp>(m);
@@ -351,6 +383,7 @@ void impl_ops(torch::Library& m) {
   impl_bias_act<Device>(m);
   impl_gated_act<Device>(m);
   impl_mlp<Device>(m);
+  impl_mlp_jet<Device>(m);
   impl_gated_mlp<Device>(m);
 }
 

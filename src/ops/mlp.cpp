@@ -37,10 +37,6 @@ void check_layer(std::string_view op, const MlpArguments& mlp, size_t layer, Arg
   check_bias(op, bias, mlp.biases[layer], w.sym_size(0), "input", mlp.input);
 }
 
-}  // namespace
-
-namespace {
-
 MlpArguments resolve(std::string_view op, const MlpForward& mlp) {
   MlpArguments arguments{mlp.input,
                          mlp.weights,
@@ -53,6 +49,8 @@ MlpArguments resolve(std::string_view op, const MlpForward& mlp) {
   return arguments;
 }
 
+}  // namespace
+
 MlpArguments check_mlp(std::string_view op, const MlpForward& mlp) {
   const size_t biases = mlp.biases.get().size();
   TORCH_CHECK_VALUE(!mlp.weights.empty(), "fastops.", op, ": weights is empty; it needs one weight for each layer");
@@ -64,8 +62,6 @@ MlpArguments check_mlp(std::string_view op, const MlpForward& mlp) {
   for (size_t i = 0; i < biases; ++i) check_layer(op, arguments, i, {"weights", i}, {"biases", i});
   return arguments;
 }
-
-}  // namespace
 
 MlpArguments MlpForward::checked() const { return check_mlp("mlp", *this); }
 

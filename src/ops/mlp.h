@@ -65,6 +65,9 @@ struct MlpForward {
   FASTOPS_API MlpArguments resolved() const;
 };
 
+// The same for an op that takes these arguments among others.
+FASTOPS_API MlpArguments check_mlp(std::string_view op, const MlpForward& mlp);
+
 // mlp: the same arguments and bool checkpoint=False -> Tensor
 //
 // With `checkpoint`, autograd keeps the arguments alone, and the backward pass computes the hidden layers again. It

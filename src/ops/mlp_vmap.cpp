@@ -1,10 +1,12 @@
-// The vmap rules of mlp and gated_mlp. A batch of inputs is one call of the op with more rows. A batch of weights or
-// biases is an ensemble, whose products are batched ones; so are those of the parameters' gradients of each sample.
+// The vmap rules of mlp, mlp_jet and gated_mlp. A batch of inputs is one call of the op with more rows. A batch of
+// weights or biases is an ensemble, whose products are batched ones; so are those of the parameters' gradients of each
+// sample.
 #include <torch/library.h>
 
 #include "ops/batching.h"
 #include "ops/gated_mlp.h"
 #include "ops/mlp.h"
+#include "ops/mlp_jet.h"
 
 namespace fastops {
 namespace {
@@ -73,6 +75,53 @@ std::vector<Tensor> mlp_backward_batched(MlpBackward op) {
   return vmap.wrap(layered_mlp_backward(ensemble));
 }
 
+MlpJetForward::Result mlp_jet_forward_batched(MlpJetForward op) {
+  const MlpJetArguments mlp = op.checked();
+  const Vmap vmap(mlp.input, mlp.weights, mlp.biases);
+  if (!has_batched_parameters(vmap, mlp)) {
+    const Tensor input = vmap.expand(mlp.input);
+    op.input = input;
+    return vmap.wrap(call_op(op));
+  }
+  std::vector<Tensor> held;
+  std::vector<Tensor> saved;
+  Tensor output = composite_mlp_jet({as_ensemble(vmap, mlp, held), mlp.form}, &saved);
+  return vmap.wrap(MlpJetForward::Result(std::move(output), std::move(saved)));
+}
+
+Tensor mlp_jet_batched(MlpJet op) {
+  const MlpJetArguments mlp = op.checked();
+  const Vmap vmap(mlp.input, mlp.weights, mlp.biases);
+  if (!has_batched_parameters(vmap, mlp)) {
+    const Tensor input = vmap.expand(mlp.input);
+    op.input = input;
+    return vmap.wrap(call_op(op));
+  }
+  std::vector<Tensor> held;
+  return vmap.wrap(composite_mlp_jet({as_ensemble(vmap, mlp, held), mlp.form}, nullptr));
+}
+
+std::vector<Tensor> mlp_jet_backward_batched(MlpJetBackward op) {
+  const MlpJetBackwardArguments mlp = op.checked();
+  const Vmap vmap(mlp.grad_output, mlp.input, mlp.weights, mlp.biases, mlp.saved);
+  const Tensor grad_output = vmap.expand(mlp.grad_output);
+  const std::vector<Tensor> saved = vmap.expand(mlp.saved);
+  const bool wants_parameters =
+      std::find(mlp.output_mask.begin() + 1, mlp.output_mask.end(), true) != mlp.output_mask.end();
+  if (!wants_parameters && !has_batched_parameters(vmap, mlp)) {
+    const Tensor input = vmap.expand(mlp.input);
+    op.grad_output = grad_output;
+    op.input = input;
+    op.saved = saved;
+    return vmap.wrap(call_op(op));
+  }
+  std::vector<Tensor> held;
+  const MlpJetBackwardArguments ensemble{{as_ensemble(vmap, mlp, held), mlp.form}, grad_output, saved, mlp.output_mask};
+  const bool again = may_be_differentiated(grad_output) || may_be_differentiated(ensemble.input) ||
+                     may_be_differentiated(ensemble.weights) || may_be_differentiated(ensemble.biases);
+  return vmap.wrap(composite_mlp_jet_backward(ensemble, again));
+}
+
 // Of a gated_mlp: its weights and biases; the same as an ensemble.
 std::vector<Tensor> parameters_of(const GatedMlpArguments& mlp) {
   return {mlp.gate_weight, mlp.up_weight, mlp.down_weight, mlp.gate_bias, mlp.up_bias, mlp.down_bias};
@@ -134,6 +183,9 @@ TORCH_LIBRARY_IMPL(fastops, FuncTorchBatched, m) {
   implement<Mlp, mlp_batched>(m);
   implement<MlpForward, mlp_forward_batched>(m);
   implement<MlpBackward, mlp_backward_batched>(m);
+  implement<MlpJet, mlp_jet_batched>(m);
+  implement<MlpJetForward, mlp_jet_forward_batched>(m);
+  implement<MlpJetBackward, mlp_jet_backward_batched>(m);
   implement<GatedMlp, gated_mlp_batched>(m);
   implement<GatedMlpForward, gated_mlp_forward_batched>(m);
   implement<GatedMlpBackward, gated_mlp_backward_batched>(m);

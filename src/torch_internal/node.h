@@ -114,6 +114,10 @@ class OpNode : public SharedNode {
   static void collect(Arguments& args, const std::array<double, n>& field) {
     for (const double value : field) args.collect(value);
   }
+  static void collect(Arguments& args, const std::vector<double>& field) {
+    args.collect(static_cast<int64_t>(field.size()));
+    for (const double value : field) args.collect(value);
+  }
   static void collect(Arguments& args, const std::vector<bool>& field) {
     args.collect(static_cast<int64_t>(field.size()));
     for (const bool value : field) args.collect(value);
@@ -149,6 +153,7 @@ class OpNode : public SharedNode {
   void pack(Packed& packed, const std::array<double, n>& field) {
     for (const double value : field) packed.emplace_back(value);
   }
+  void pack(Packed& packed, const std::vector<double>& field) { packed.emplace_back(field); }
   void pack(Packed& packed, const std::vector<bool>& field) { packed.emplace_back(field); }
   void pack(Packed& packed, bool field) { packed.emplace_back(field); }
   void pack(Packed& packed, int64_t field) { packed.emplace_back(field); }
@@ -171,6 +176,7 @@ class OpNode : public SharedNode {
   static void unpack_field(Next& next, std::array<double, n>& field) {
     for (double& value : field) value = (next++)->toDouble();
   }
+  static void unpack_field(Next& next, std::vector<double>& field) { field = (next++)->toDoubleVector(); }
   static void unpack_field(Next& next, std::vector<bool>& field) { field = (next++)->to<std::vector<bool>>(); }
   static void unpack_field(Next& next, bool& field) { field = (next++)->toBool(); }
   static void unpack_field(Next& next, int64_t& field) { field = (next++)->toInt(); }

@@ -69,7 +69,7 @@ def jobs(choice: str) -> list[tuple[Path, str]]:
         for only, its_kernels in ONLY_IN.items():
             if tier == only or kernel in its_kernels:
                 return tier == only and kernel in its_kernels
-        return tier != "DEFAULT" or kernel not in ("gemm", "layer")
+        return tier != "DEFAULT" or kernel not in ("gemm", "jet", "layer")
 
     found = [(file, tier) for tier in TIERS for file in kernels if is_of(tier, file.stem)]
     return [

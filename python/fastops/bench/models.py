@@ -43,6 +43,55 @@ class GatedMLP(nn.Module):
         return self.down_proj(hidden)
 
 
+class Laplacian(nn.Module):
+    """A network's outputs, gradients and Laplacians at points, side by side, from nested reverse mode."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, points: Tensor) -> Tensor:
+        with torch.inference_mode(False), torch.enable_grad():
+            x = points.clone().requires_grad_()
+            value = self.network(x)
+            rows = [torch.autograd.grad(value[:, o].sum(), x, create_graph=True)[0] for o in range(value.shape[1])]
+            laplacians = []
+            for row in rows:
+                parts = row.sum(0).unbind()  # each point has a part in its own row alone
+                seconds = [torch.autograd.grad(part, x, create_graph=True)[0][:, d] for d, part in enumerate(parts)]
+                laplacians.append(torch.stack(seconds).sum(0))
+            return torch.cat([value, *rows, torch.stack(laplacians, 1)], 1)
+
+
+class LaplacianByTransforms(Laplacian):
+    """The same by torch.func.hessian, forward over reverse mode, of each point."""
+
+    def forward(self, points: Tensor) -> Tensor:
+        with torch.inference_mode(False):
+            x = points.clone()
+
+            def values(point: Tensor) -> tuple[Tensor, Tensor]:
+                value = self.network(point)
+                return value, value
+
+            def gradients(point: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+                rows, value = torch.func.jacrev(values, has_aux=True)(point)
+                return rows, (rows, value)
+
+            hessian, (rows, value) = torch.func.vmap(torch.func.jacfwd(gradients, has_aux=True))(x)
+            return torch.cat([value, rows.flatten(1), hessian.diagonal(dim1=2, dim2=3).sum(2)], 1)
+
+
+class LaplacianByPropagation(Laplacian):
+    """The same by fastops."""
+
+    def forward(self, points: Tensor) -> Tensor:
+        network = self.network
+        assert isinstance(network, fastops.nn.MLP)
+        value, gradient, laplacian = network.value_gradient_laplacian(points)
+        return torch.cat([value, gradient.flatten(1), laplacian], 1)
+
+
 def sequential(sizes: Sequence[int], activation: nn.Module) -> nn.Sequential:
     """Linear, activation, Linear, ..., Linear."""
     modules: list[nn.Module] = []
@@ -76,6 +125,8 @@ def by_fastops(model: nn.Module) -> nn.Module:
         )
         gated.load_state_dict(model.state_dict())
         return gated
+    if isinstance(model, Laplacian):
+        return LaplacianByPropagation(by_fastops(model.network))
     raise TypeError(f"fastops.bench: no fastops module for {type(model).__name__}")
 
 

@@ -14,12 +14,13 @@ from . import models
 from .workloads import INFERENCE, Contender, Workload
 
 FASTOPS = "fastops"
-PEERS = ("eager", "cuda-graphs", "compile", "fastops-compile", "zentorch", "zentorch-linear")
-EAGER, CUDA_GRAPHS, COMPILE, FASTOPS_COMPILE, ZENTORCH, ZENTORCH_LINEAR = PEERS
+PEERS = ("eager", "func", "cuda-graphs", "compile", "fastops-compile", "zentorch", "zentorch-linear")
+EAGER, FUNC, CUDA_GRAPHS, COMPILE, FASTOPS_COMPILE, ZENTORCH, ZENTORCH_LINEAR = PEERS
 
 DESCRIPTIONS = {
     FASTOPS: "fastops, eagerly",
     EAGER: "PyTorch, eagerly",
+    FUNC: "PyTorch, derivatives by torch.func.jacfwd over jacrev",
     CUDA_GRAPHS: "PyTorch, as CUDA graphs (torch.cuda.make_graphed_callables)",
     COMPILE: "torch.compile of PyTorch's model (Inductor, static shapes)",
     FASTOPS_COMPILE: "torch.compile of PyTorch's model with fastops' backend",
@@ -48,8 +49,23 @@ def installed(peer: str) -> bool:
     return not peer.startswith(ZENTORCH) or importlib.util.find_spec("zentorch") is not None
 
 
-def _cuda_graphs(workload: Workload, mode: str, device: torch.device) -> Contender:
+def _func(workload: Workload, mode: str, device: torch.device) -> Contender:
     eager = workload.pytorch(device)
+    if not isinstance(eager.call, models.Laplacian):
+        raise UnavailableError("it is for derivatives")
+    if any(isinstance(module, nn.SiLU) for module in eager.call.modules()):
+        raise UnavailableError("PyTorch has no forward mode of SiLU's backward")
+    return Contender(models.LaplacianByTransforms(eager.call.network), eager.parameters)
+
+
+def _not_derivatives(contender: Contender) -> Contender:
+    if isinstance(contender.call, models.Laplacian):
+        raise UnavailableError("it does not take torch.autograd.grad within what it compiles")
+    return contender
+
+
+def _cuda_graphs(workload: Workload, mode: str, device: torch.device) -> Contender:
+    eager = _not_derivatives(workload.pytorch(device))
     if device.type != "cuda":
         raise UnavailableError("it is for GPUs that PyTorch calls cuda")
     if not isinstance(eager.call, nn.Module):
@@ -59,12 +75,12 @@ def _cuda_graphs(workload: Workload, mode: str, device: torch.device) -> Contend
 
 
 def _compile(workload: Workload, mode: str, device: torch.device) -> Contender:
-    eager = workload.pytorch(device)
+    eager = _not_derivatives(workload.pytorch(device))
     return Contender(torch.compile(eager.call), eager.parameters)
 
 
 def _fastops_compile(workload: Workload, mode: str, device: torch.device) -> Contender:
-    eager = workload.pytorch(device)
+    eager = _not_derivatives(workload.pytorch(device))
     if not isinstance(eager.call, nn.Module):
         raise UnavailableError("it is for networks")
     return Contender(torch.compile(eager.call, backend="fastops"), eager.parameters)
@@ -91,7 +107,7 @@ def _zentorch_for(workload: Workload, mode: str, device: torch.device) -> Any:
 
 def _zentorch(workload: Workload, mode: str, device: torch.device) -> Contender:
     _zentorch_for(workload, mode, device)
-    eager = workload.pytorch(device)
+    eager = _not_derivatives(workload.pytorch(device))
     compiled = torch.compile(eager.call, backend="zentorch")
 
     def call(input: Tensor) -> Tensor:
@@ -147,6 +163,7 @@ def _linear_step(linear: Any, layer: nn.Linear, post_op: str) -> Callable[[Tenso
 _PREPARE: dict[str, Callable[[Workload, str, torch.device], Contender]] = {
     FASTOPS: lambda workload, mode, device: workload.fastops(device),
     EAGER: lambda workload, mode, device: workload.pytorch(device),
+    FUNC: _func,
     CUDA_GRAPHS: _cuda_graphs,
     COMPILE: _compile,
     FASTOPS_COMPILE: _fastops_compile,

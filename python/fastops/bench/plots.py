@@ -16,7 +16,7 @@ from .results import Row
 from .tables import Case, by_case
 from .workloads import MODES
 
-COLORS = dict(zip(PEERS, ("#e8702a", "#b03060", "#1f5fa8", "#c2a83e", "#4a9a5a", "#8a63a8"), strict=True))
+COLORS = dict(zip(PEERS, ("#e8702a", "#6b6b6b", "#b03060", "#1f5fa8", "#c2a83e", "#4a9a5a", "#8a63a8"), strict=True))
 BAR_INCHES = 0.2
 WIDEST = (1 / 16, 64.0)  # ratios beyond are cut off, with their number shown
 

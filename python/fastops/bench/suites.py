@@ -46,6 +46,23 @@ def products(quick: bool) -> Iterator[Workload]:
                 yield _mlp("products", (features, features), nn.ReLU(), rows, dtype, input_gradient=True)
 
 
+def derivatives(quick: bool) -> Iterator[Workload]:
+    """Networks that solve differential equations: value, gradient and Laplacian, and the training on them."""
+    cases: list[tuple[tuple[int, ...], nn.Module, int]] = [
+        ((2, 64, 64, 64, 1), nn.Tanh(), 512),
+        ((10, 128, 128, 128, 1), nn.Tanh(), 512),
+        ((3, 128, 128, 1), nn.SiLU(), 1024),
+    ]
+    for sizes, activation, points in cases[: 1 if quick else None]:
+        build = partial(_laplacian, sizes, activation)
+        name = f"laplacian-{'-'.join(map(str, sizes))}-{type(activation).__name__.lower()}"
+        yield Network("derivatives", name, points, torch.float32, build, propagated=sizes[0] + 2)
+
+
+def _laplacian(sizes: tuple[int, ...], activation: nn.Module) -> nn.Module:
+    return models.Laplacian(models.sequential(sizes, activation))
+
+
 _QUICK_ACTIVATIONS = ("relu", "softshrink", "silu", "gelu", "gelu_tanh", "tanh", "mish")
 
 
@@ -65,6 +82,7 @@ SUITES: dict[str, Callable[[bool], Iterator[Workload]]] = {
     "ffn": ffn,
     "elementwise": elementwise,
     "products": products,
+    "derivatives": derivatives,
 }
 
 

@@ -100,11 +100,13 @@ class Workload(ABC):
 class Network(Workload):
     """An MLP or a gated MLP, trained with the mean squared error. There is no optimizer: the ops are what is compared.
 
-    ``input_gradient``: whether the input needs a gradient, as within a larger model.
+    ``input_gradient``: whether the input needs a gradient, as within a larger model. ``propagated``: how many rows of
+    each point go through the layers where fastops propagates derivatives with the values.
     """
 
     build: Callable[[], nn.Module]
     input_gradient: bool = False
+    propagated: int = 1
 
     def model(self) -> nn.Module:
         model = self.build()
@@ -152,7 +154,7 @@ class Network(Workload):
     def flops(self, mode: str) -> int:
         with torch.device("meta"):  # only the shapes count
             layers = [layer for layer in self.build().modules() if isinstance(layer, nn.Linear)]
-        products = [2 * self.size * layer.in_features * layer.out_features for layer in layers]
+        products = [2 * self.size * self.propagated * layer.in_features * layer.out_features for layer in layers]
         if mode == INFERENCE:
             return sum(products)
         return 3 * sum(products) - (0 if self.input_gradient else products[0])

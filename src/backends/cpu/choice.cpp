@@ -94,6 +94,10 @@ Cpu cpu_kind(const CpuTraits& cpu) {
 
 }  // namespace
 
+bool has_own_products(const at::Tensor& input) {
+  return wanted_products() != Products::torch && gemm_kernels(dtype_of(input)).multiply;
+}
+
 bool has_faster_products(const at::Tensor& input, at::TensorList weights, Pass pass) {
   const Products wanted = wanted_products();
   if (wanted != Products::fastest) return wanted == Products::own;

@@ -7,6 +7,9 @@ namespace fastops::cpu {
 
 enum class Pass { forward, backward };
 
+// Whether the products here take this input, as FASTOPS_CPU_PRODUCTS and the instruction set have it.
+bool has_own_products(const at::Tensor& input);
+
 // Whether to use the products here for layers with these weights, rather than PyTorch's: whether the instruction set in
 // use has them, and they are the faster ones on this CPU. FASTOPS_CPU_PRODUCTS chooses for all layers.
 bool has_faster_products(const at::Tensor& input, at::TensorList weights, Pass pass);

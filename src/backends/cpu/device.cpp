@@ -119,6 +119,8 @@ struct Device {
 
   static constexpr auto try_mlp = cpu::try_mlp;
   static constexpr auto try_mlp_backward = cpu::try_mlp_backward;
+  static constexpr auto try_mlp_jet = cpu::try_mlp_jet;
+  static constexpr auto try_mlp_jet_backward = cpu::try_mlp_jet_backward;
   static constexpr auto try_gated_mlp = cpu::try_gated_mlp;
   static constexpr auto try_gated_mlp_backward = cpu::try_gated_mlp_backward;
 };

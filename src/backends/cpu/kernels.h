@@ -38,6 +38,10 @@ using ForwardKernel = void (*)(const void* x, void* y, int64_t n, ActivationPara
 using BackwardKernel = void (*)(const void* grad, const void* saved, void* dx, int64_t n, ActivationParams,
                                 bool stream);
 
+// value[i] = f(x[i]), which may be null, and order[k][i] = its derivative of order k + 1, in a type that is computed
+// with
+using DerivativesKernel = void (*)(const void* x, void* value, void* const* order, int64_t n, ActivationParams);
+
 // z[r, c] = x[r, c] + bias[c], y[r, c] = f(z[r, c]). `z.data` may be null; z or y may be x.
 using BiasForwardKernel = void (*)(ConstRows x, const void* bias, Rows z, Rows y, int64_t rows, int64_t columns,
                                    ActivationParams);
@@ -154,6 +158,33 @@ struct GatedBackwardArguments {
   bool as_stored;
 };
 
+// Points with derivatives (ops/mlp_jet.h): blocks have all rows of each. Null for the identity; the activation's
+// kernels are those of the type that is computed with.
+struct JetArguments {
+  const Kernels* activation;
+  ActivationParams params;
+  int64_t directions;
+  int64_t seconds;
+  bool each;                    // whether each direction has its second derivative, or else there is their sum
+  const double* trace_weights;  // of that; null where all are 1
+
+  FASTOPS_ALWAYS_INLINE int64_t rows() const { return 1 + directions + seconds; }
+};
+// z = sums + bias; pre = z, post = f(z), and next = f(z) as an operand. All may be null.
+struct JetForwardArguments {
+  JetArguments jet;
+  const void* bias;
+  Rows pre, post, next;
+  bool as_stored;
+};
+// dz = the gradient of z = saved, given that of f(z) as sums, as an operand; value = f(z), which may be null.
+struct JetBackwardArguments {
+  JetArguments jet;
+  ConstRows saved;
+  Rows dz, value;
+  bool as_stored;
+};
+
 // Matrix products for one dtype. Null where an instruction set leaves them to PyTorch.
 struct GemmKernels {
   // The type of the matrices that are multiplied: that which is computed with, or the storage type where there are
@@ -187,6 +218,8 @@ struct GemmKernels {
   void (*multiply)(const Product* products, int count, int64_t row, int64_t rows, int64_t columns, int64_t first_panel,
                    int64_t last_panel, const Epilogue&);
   EpilogueKernel store;
+  EpilogueKernel jet_forward = nullptr;
+  EpilogueKernel jet_backward = nullptr;
 };
 
 // The kernels of one activation for one dtype. Those in terms of the output are null where the activation has none.
@@ -208,6 +241,7 @@ struct Kernels {
   EpilogueKernel gated_layer_forward;
   EpilogueKernel gated_layer_backward;
   PackKernel pack_gated;
+  DerivativesKernel derivatives[max_order];  // up to order 1, 2, ..., of float32 and float64
 };
 
 struct KernelTable {
@@ -237,6 +271,7 @@ FASTOPS_KERNELS_API const GemmKernels& gemm_kernels(Dtype dtype);
   void add_bias_act_kernels(KernelTable&);   \
   void add_gated_act_kernels(KernelTable&);  \
   void add_gemm_kernels(KernelTable&);       \
+  void add_jet_kernels(KernelTable&);        \
   void add_layer_kernels(KernelTable&);      \
   }
 FASTOPS_DECLARE_TIER(DEFAULT)

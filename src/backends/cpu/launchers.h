@@ -93,6 +93,21 @@ FASTOPS_KERNELS_API void mlp_forward(Caller&, const MlpCall&, ConstRows input, R
 // The last layer's kept values are not read if its activation is the identity.
 FASTOPS_KERNELS_API void mlp_backward(Caller&, const MlpCall&, ConstRows input, ConstRows grad_output, Rows input_grad);
 
+// Points with derivatives along directions (ops/mlp_jet.h): `rows` counts the rows of all points. The layers keep z.
+struct MlpJetCall : MlpCall {
+  int64_t directions;
+  int64_t seconds;
+  bool each;
+  const double* trace_weights;  // null where all are 1
+
+  int64_t rows_of_point() const { return 1 + directions + seconds; }
+};
+// The rows of a point that there are kernels for, at most.
+inline constexpr int64_t most_jet_rows = block_rows;
+FASTOPS_KERNELS_API void mlp_jet_forward(Caller&, const MlpJetCall&, ConstRows input, Rows output);
+FASTOPS_KERNELS_API void mlp_jet_backward(Caller&, const MlpJetCall&, ConstRows input, ConstRows grad_output,
+                                          Rows input_grad);
+
 // down(f(gate(x)) * up(x))
 struct GatedMlpCall {
   Dtype dtype;

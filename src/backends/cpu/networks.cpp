@@ -119,6 +119,79 @@ std::optional<std::vector<Tensor>> try_mlp_backward(const MlpBackwardArguments& 
   return without_undefined(std::move(results));
 }
 
+// ---- mlp_jet ----
+
+namespace {
+
+// The elementwise work that PyTorch's ops would do between their products is more than what those gain.
+bool has_faster_jet(const MlpJetArguments& mlp) {
+  return mlp.form.rows() <= most_jet_rows && has_own_products(mlp.input);
+}
+
+MlpJetCall jet_call(const MlpJetArguments& mlp, std::span<const Layer> layers) {
+  const JetForm& form = mlp.form;
+  return {{dtype_of(mlp.input), row_count(mlp.input), layers},
+          form.directions,
+          form.seconds,
+          form.each(),
+          form.trace_weights.empty() ? nullptr : form.trace_weights.data()};
+}
+
+}  // namespace
+
+std::optional<Tensor> try_mlp_jet(const MlpJetArguments& mlp, std::vector<Tensor>* saved) {
+  if (!has_faster_jet(mlp)) return std::nullopt;
+  c10::SmallVector<Parameters, 4> parameters;
+  c10::SmallVector<Layer, 4> layers;
+  for (size_t i = 0; i < mlp.layers(); ++i) {
+    const Call call = call_for(mlp.activation_of(i), mlp.input);
+    const Linear linear = parameters.emplace_back(mlp.weights[i], mlp.biases[i]).linear();
+    layers.push_back({linear, call.activation, call.params, /*keeps_output=*/false, {nullptr, 0}});
+    if (saved && mlp.saves(i)) {
+      saved->push_back(rows_result(mlp.input, linear.out_features));
+      layers.back().kept = result_rows(saved->back());
+    }
+  }
+  const Tensor output = rows_result(mlp.input, layers.back().out_features);
+  if (is_empty(output) && (!saved || are_empty(*saved))) return output;
+  TorchCaller caller;
+  mlp_jet_forward(caller, jet_call(mlp, layers), RowView(mlp.input), result_rows(output));
+  return output;
+}
+
+std::optional<std::vector<Tensor>> try_mlp_jet_backward(const MlpJetBackwardArguments& mlp) {
+  if (!has_faster_jet(mlp)) return std::nullopt;
+  const auto& mask = mlp.output_mask;
+  std::vector<Tensor> results(mask.size());
+  c10::SmallVector<Parameters, 4> parameters;
+  c10::SmallVector<RowView, 4> kept;
+  c10::SmallVector<Layer, 4> layers;
+  if (mask[0]) results[0] = rows_result(mlp.input, mlp.input.size(-1));
+  bool has_outputs = false;
+  for (size_t i = 0; i < mlp.layers(); ++i) {
+    const Tensor& weight = mlp.weights[i];
+    if (mask[1 + 2 * i]) results[1 + 2 * i] = empty_result(weight.sizes(), mlp.input);
+    if (mask[2 + 2 * i]) results[2 + 2 * i] = empty_result(weight.size(0), mlp.input);
+    if (i < mlp.saved.size()) kept.emplace_back(mlp.saved[i]);
+    const Call call = call_for(mlp.activation_of(i), mlp.input);
+    layers.push_back({parameters.emplace_back(weight, mlp.biases[i]).linear(results[1 + 2 * i], results[2 + 2 * i]),
+                      call.activation, call.params, /*keeps_output=*/false,
+                      i < mlp.saved.size() ? kept_rows(kept.back()) : Rows{nullptr, 0}});
+    has_outputs = has_outputs || weight.size(0) > 0;
+  }
+  if (row_count(mlp.input) == 0 || !has_outputs) {
+    set_to_zero(results);
+  } else {
+    TorchCaller caller;
+    mlp_jet_backward(caller, jet_call(mlp, layers), RowView(mlp.input), RowView(mlp.grad_output),
+                     result_rows(results[0]));
+  }
+  for (size_t i = 0; i < mlp.layers(); ++i) {
+    if (mask[1 + 2 * i]) results[1 + 2 * i] = in_layout_of(mlp.weights[i], results[1 + 2 * i]);
+  }
+  return without_undefined(std::move(results));
+}
+
 // ---- gated_mlp ----
 
 std::optional<GatedMlpForward::Result> try_gated_mlp(const GatedMlpArguments& mlp, bool saves) {

@@ -41,11 +41,13 @@ class LeftHand {
 // One call for `rows` rows of `input`.
 class Chain {
  protected:
-  // At most so many products go through the stages of a chain. `operations`: multiplications for a row.
-  Chain(Caller& caller, Dtype dtype, int64_t rows, size_t most_products, int64_t operations)
+  // At most so many products go through the stages of a chain. `operations`: multiplications for a row. So many rows
+  // as `unit` says, from the first on, are never parted.
+  Chain(Caller& caller, Dtype dtype, int64_t rows, size_t most_products, int64_t operations, int64_t unit = 1)
       : caller_(caller),
         dtype_(dtype),
         rows_(rows),
+        unit_(unit),
         threads_(threads_for(caller, rows * operations)),
         panels_(caller, most_products),
         stages_(caller, most_products + 2) {}
@@ -88,17 +90,18 @@ class Chain {
 
   // The most rows that go through all layers before the next ones: their intermediate results take memory.
   static constexpr int64_t most_chunk_rows = 2048;
-  int64_t chunk_rows() const { return std::min(rows_, most_chunk_rows); }
+  int64_t most_units() const { return std::max<int64_t>(1, most_chunk_rows / unit_); }
+  int64_t chunk_rows() const { return std::min(rows_, most_units() * unit_); }
   Rows take_chunk(int64_t columns) { return take_rows(caller_, operand(dtype_), chunk_rows(), columns); }
 
   // f(row, rows) for each chunk of rows.
   template <class F>
   void for_each_chunk(F f) const {
-    const Parts chunks(rows_, most_chunk_rows);
-    for (int64_t c = 0; c < chunks.count; ++c) f(chunks.begin(c), chunks.size(c));
+    const Parts chunks(rows_ / unit_, most_units());
+    for (int64_t c = 0; c < chunks.count; ++c) f(chunks.begin(c) * unit_, chunks.size(c) * unit_);
   }
   void run(int64_t rows) {
-    run_stages(caller_, stages_, dtype_, rows, threads_);
+    run_stages(caller_, stages_, dtype_, rows, unit_, threads_);
     stages_.clear();
   }
 
@@ -127,6 +130,7 @@ class Chain {
   Caller& caller_;
   Dtype dtype_;
   int64_t rows_;
+  int64_t unit_;
   int64_t threads_;
   List<Panels> panels_;
   List<Stage> stages_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 namespace fastops::cpu {
 namespace {
@@ -116,7 +117,8 @@ void pack_all(Caller& caller, std::span<const Panels> matrices, Dtype dtype, int
   });
 }
 
-void run_stages(Caller& caller, std::span<const Stage> stages, Dtype dtype, int64_t rows, int64_t threads) {
+void run_stages(Caller& caller, std::span<const Stage> stages, Dtype dtype, int64_t rows, int64_t rows_of_unit,
+                int64_t threads) {
   profile(caller, "fastops::layers", [&] {
     int64_t largest = 0;
     for (const Stage& stage : stages) {
@@ -128,9 +130,9 @@ void run_stages(Caller& caller, std::span<const Stage> stages, Dtype dtype, int6
     const int64_t row_parts = std::clamp<int64_t>(rows / gemm.least_rows(largest), 1, threads);
     const int64_t column_parts = threads / row_parts;
     // Parts and blocks are of whole units of rows, but for the last one.
-    const int64_t unit = gemm.rows_at_once;
+    const int64_t unit = rows_of_unit > 1 ? rows_of_unit : gemm.rows_at_once;
     const int64_t units = (rows + unit - 1) / unit;
-    const int64_t most_units = rows_per_block(stages, dtype) / unit;
+    const int64_t most_units = std::max<int64_t>(1, rows_per_block(stages, dtype) / unit);
     const auto for_each_block = [&](int64_t part, auto f) {
       const int64_t first = units * part / row_parts;
       const Parts blocks(units * (part + 1) / row_parts - first, most_units);
@@ -242,7 +244,12 @@ void GradientSums::multiply(const ParameterGradients& layer, const Sums& sums, c
     const ConstRows dz{static_cast<const char*>(layer.dz.data) + row * element_size(dz_type), layer.dz.stride};
     void* const bias =
         sums.bias && first_panel == 0 ? static_cast<char*>(sums.bias) + row * accumulator_size(dtype_) : nullptr;
-    gemm_kernels(dz_type).pack_tiles(dz, rows, blocks.size(block), tiles_[thread], bias);
+    const int64_t step = layer.bias_step;
+    const auto pack_tiles = gemm_kernels(dz_type).pack_tiles;
+    if (bias && step > 1) {
+      pack_tiles({dz.data, dz.stride * step}, rows / step, blocks.size(block), tiles_[thread], bias);
+    }
+    pack_tiles(dz, rows, blocks.size(block), tiles_[thread], step > 1 ? nullptr : bias);
     if (layer.weight) {
       Product product{{tiles_[thread], 0}, panels, {}, rows, /*packed=*/true};
       if (layer.input_in_place) product.matrix = layer.input.arguments.source;
@@ -285,8 +292,9 @@ void GradientSums::add_whole(std::span<const ParameterGradients> layers, int64_t
 
 // The whole work for the rows of one part, on the calling thread.
 void GradientSums::add_part(std::span<const ParameterGradients> layers, int64_t part, int64_t rows, bool first) {
-  const int64_t at_once = gemm_kernels(dtype_).at_once;
-  const auto boundary = [&](int64_t p) { return p == parts_ ? rows : rows * p / parts_ / at_once * at_once; };
+  int64_t unit = gemm_kernels(dtype_).at_once;
+  for (const ParameterGradients& layer : layers) unit = std::lcm(unit, layer.bias_step);
+  const auto boundary = [&](int64_t p) { return p == parts_ ? rows : rows * p / parts_ / unit * unit; };
   const int64_t begin = boundary(part);
   const int64_t count = boundary(part + 1) - begin;
   for (size_t i = 0; i < layers.size(); ++i) {

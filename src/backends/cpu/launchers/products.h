@@ -38,8 +38,9 @@ struct Stage {
   int64_t columns = 0;
   Epilogue epilogue{};
 };
-// Runs the stages one after another for `rows` rows.
-void run_stages(Caller& caller, std::span<const Stage> stages, Dtype dtype, int64_t rows, int64_t threads);
+// Runs the stages one after another for `rows` rows, of which `unit` belong together for the epilogues.
+void run_stages(Caller& caller, std::span<const Stage> stages, Dtype dtype, int64_t rows, int64_t unit,
+                int64_t threads);
 
 // The gradients of a linear layer's parameters: weight = dz.T @ input, bias = the sums of dz's columns.
 struct ParameterGradients {
@@ -50,6 +51,7 @@ struct ParameterGradients {
   void* weight;  // contiguous; null if not wanted
   void* bias;
   bool input_in_place = false;  // whether the source of the panels is used instead
+  int64_t bias_step = 1;        // the bias has a part in each so-manieth row alone
 };
 
 // Adds up the parameters' gradients of some layers, one chunk of rows after another.

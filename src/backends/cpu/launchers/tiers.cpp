@@ -20,7 +20,7 @@ void fill(KernelTable& table) {
 
 #define FASTOPS_KERNELS_OF(TIER)                                                                                 \
   TIER::add_activation_kernels, TIER::add_bias_act_kernels, TIER::add_gated_act_kernels, TIER::add_gemm_kernels, \
-      TIER::add_layer_kernels
+      TIER::add_jet_kernels, TIER::add_layer_kernels
 #ifdef FASTOPS_AVX512_TIER
 RoofKernels roofs_with_tiles() {
   RoofKernels kernels = AVX512::roof_kernels();

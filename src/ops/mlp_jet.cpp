@@ -1,0 +1,297 @@
+#include "ops/mlp_jet.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <string>
+
+#include "ops/activation.h"
+#include "ops/autocast.h"
+#include "ops/checks.h"
+#include "ops/define.h"
+#include "ops/fallback.h"
+#include "ops/matrix.h"
+
+namespace fastops {
+namespace {
+
+// ---- the arguments ----
+
+JetForm check_form(std::string_view op, const Tensor& input, int64_t directions, c10::ArrayRef<double> trace_weights) {
+  TORCH_CHECK_VALUE(directions >= 1, "fastops.", op, ": directions must be at least 1, but is ", directions);
+  TORCH_CHECK_VALUE(input.dim() >= 2, "fastops.", op,
+                    ": input must have shape [..., rows of a point, in_features], but has ", input.dim(),
+                    " dimensions");
+  const c10::SymInt rows = input.sym_size(-2);
+  const int64_t seconds = rows == 1 + directions ? 0 : rows == 2 + directions ? 1 : directions;
+  TORCH_CHECK_VALUE(rows == 1 + directions + seconds, "fastops.", op, ": input has ", rows,
+                    " rows for each point, but with ", directions, " directions it must have ", 1 + directions, ", ",
+                    2 + directions, " or ", 1 + 2 * directions,
+                    ": the value, the tangents, and their second derivatives, or the sum of these");
+  TORCH_CHECK_VALUE(trace_weights.empty() || (seconds == 1 && trace_weights.size() == size_t(directions)), "fastops.",
+                    op, ": trace_weights has ", trace_weights.size(), " entries, but must be empty, or have one for",
+                    " each of the ", directions, " directions of an input with ", 2 + directions,
+                    " rows for each point");
+  return {directions, seconds, trace_weights.vec()};
+}
+
+MlpJetArguments check_mlp_jet(std::string_view op, const MlpJetForward& jet) {
+  const MlpForward mlp{jet.input,  jet.weights,      jet.biases, jet.activation, jet.output_activation,
+                       jet.params, jet.output_params};
+  MlpArguments arguments = check_mlp(op, mlp);
+  return {std::move(arguments), check_form(op, jet.input, jet.directions, jet.trace_weights)};
+}
+
+}  // namespace
+
+MlpJetArguments MlpJetForward::checked() const { return check_mlp_jet("mlp_jet", *this); }
+
+MlpJetBackwardArguments MlpJetBackward::checked() const {
+  MlpJetArguments mlp = check_mlp_jet(
+      name, {input, directions, weights, biases, activation, output_activation, params, output_params, trace_weights});
+  const size_t layers = mlp.layers();
+  const size_t expected = layers - (mlp.saves(layers - 1) ? 0 : 1);
+  TORCH_CHECK_VALUE(saved.size() == expected, "fastops.", name, ": saved has ", saved.size(),
+                    " tensors, but must have ", expected, ", as mlp_jet_forward returned them");
+  const size_t mask_size = output_mask.get().size();
+  TORCH_CHECK_VALUE(mask_size == 1 + 2 * layers, "fastops.", name, ": output_mask has ", mask_size,
+                    " entries, but must have ", 1 + 2 * layers);
+  const auto check_layer_tensor = [&](Argument argument, const Tensor& tensor, size_t layer) {
+    check_like(name, argument, tensor, "input", input);
+    auto sizes = mlp.input.sym_sizes().vec();
+    sizes.back() = weights[layer].sym_size(0);
+    TORCH_CHECK_VALUE(tensor.sym_sizes().equals(sizes), "fastops.", name, ": ", argument, " has shape ",
+                      tensor.sym_sizes(), ", but must have shape ", c10::SymIntArrayRef(sizes));
+  };
+  check_layer_tensor("grad_output", grad_output, layers - 1);
+  for (size_t i = 0; i < saved.size(); ++i) check_layer_tensor({"saved", i}, saved[i], i);
+  MlpJetBackwardArguments backward{std::move(mlp), grad_output, saved, {}};
+  for (const bool wanted : output_mask.get()) backward.output_mask.push_back(wanted);
+  return backward;
+}
+
+namespace {
+
+// ---- the formulas, in differentiable ops ----
+
+// The rows of points.
+struct Jet {
+  Jet(const Tensor& rows, const JetForm& form)
+      : value(rows.narrow(-2, 0, 1)), tangents(rows.narrow(-2, 1, form.directions)) {
+    if (form.seconds > 0) seconds = rows.narrow(-2, 1 + form.directions, form.seconds);
+  }
+  Tensor value, tangents;
+  Tensor seconds;  // undefined where there are none
+};
+
+// w_d t_d
+Tensor weighted(const Tensor& tangents, const JetForm& form) {
+  if (form.trace_weights.empty()) return tangents;
+  std::vector<Tensor> rows;
+  for (int64_t d = 0; d < form.directions; ++d) rows.push_back(tangents.narrow(-2, d, 1) * form.trace_weights[d]);
+  return at::cat(rows, -2);
+}
+
+// t_d^2, or the sum of w_d t_d^2
+Tensor squares(const Tensor& tangents, const JetForm& form) {
+  const Tensor each = weighted(tangents, form) * tangents;
+  return form.each() ? each : each.sum(-2, /*keepdim=*/true);
+}
+
+// The derivatives of an activation at the value, of orders 1 to `count`.
+struct Derivatives {
+  Derivatives(const ActivationSpec& f, const Tensor& value, int count) {
+    const Tensor ones = at::ones_like(value);
+    for (int order = 1; order <= count; ++order) {
+      at[order] = activation_backward(ones, value, f, /*from_output=*/false, order);
+    }
+  }
+  Tensor at[max_order + 1];
+};
+
+Tensor activate(const Tensor& z, const ActivationSpec& f, const JetForm& form) {
+  if (f.id == Activation::identity) return z;
+  const Jet jet(z, form);
+  const Derivatives d(f, jet.value, form.seconds > 0 ? 2 : 1);
+  std::vector<Tensor> rows = {call_activation(f, jet.value), jet.tangents * d.at[1]};
+  if (form.seconds > 0) rows.push_back(jet.seconds * d.at[1] + squares(jet.tangents, form) * d.at[2]);
+  return at::cat(rows, -2);
+}
+
+// The gradient of z, given that of the activation at it.
+Tensor activate_backward(const Tensor& grad, const Tensor& z, const ActivationSpec& f, const JetForm& form) {
+  if (f.id == Activation::identity) return grad;
+  const Jet jet(z, form);
+  const Jet by(grad, form);
+  const Derivatives d(f, jet.value, form.seconds > 0 ? 3 : 2);
+  Tensor by_value = by.value * d.at[1] + (jet.tangents * by.tangents).sum(-2, /*keepdim=*/true) * d.at[2];
+  Tensor by_tangents = by.tangents * d.at[1];
+  std::vector<Tensor> rows;
+  if (form.seconds > 0) {
+    const Tensor slope = by.seconds * (jet.seconds * d.at[2] + squares(jet.tangents, form) * d.at[3]);
+    by_value = by_value + (form.seconds > 1 ? slope.sum(-2, /*keepdim=*/true) : slope);
+    by_tangents = by_tangents + weighted(jet.tangents, form) * (by.seconds * d.at[2]) * 2;
+    rows = {by_value, by_tangents, by.seconds * d.at[1]};
+  } else {
+    rows = {by_value, by_tangents};
+  }
+  return at::cat(rows, -2);
+}
+
+// The first row of each point has the bias.
+Tensor project_rows(const MlpJetArguments& mlp, size_t layer, const Tensor& h) {
+  const Tensor z = linear(h, mlp.weights[layer], {}, mlp.ensemble);
+  const Tensor& bias = mlp.biases[layer];
+  if (!bias.defined()) return z;
+  const Tensor first = bias.unsqueeze(-2);
+  auto sizes = first.sym_sizes().vec();
+  sizes.end()[-2] = h.sym_size(-2) - 1;
+  Tensor rows = at::cat({first, at::zeros_like(first).expand_symint(sizes)}, -2);
+  // That of each network of an ensemble is for all of its points.
+  while (rows.dim() > 2 && rows.dim() < z.dim()) rows = rows.unsqueeze(1);
+  return z + rows;
+}
+
+}  // namespace
+
+Tensor composite_mlp_jet(const MlpJetArguments& mlp, std::vector<Tensor>* saved) {
+  Tensor h = mlp.input;
+  for (size_t i = 0; i < mlp.layers(); ++i) {
+    const Tensor z = project_rows(mlp, i, h);
+    if (saved && mlp.saves(i)) saved->push_back(z);
+    h = activate(z, mlp.activation_of(i), mlp.form);
+  }
+  return h;
+}
+
+std::vector<Tensor> composite_mlp_jet_backward(const MlpJetBackwardArguments& mlp, bool again) {
+  const size_t layers = mlp.layers();
+  std::vector<Tensor> z = mlp.saved.vec();
+  if (again) {
+    z.clear();
+    composite_mlp_jet(mlp, &z);
+  }
+  const auto& mask = mlp.output_mask;
+  const size_t lowest = std::find(mask.begin(), mask.end(), true) - mask.begin();
+  std::vector<Tensor> grads(mask.size());
+  Tensor grad = mlp.grad_output;
+  for (size_t i = layers; i-- > 0 && lowest < 3 + 2 * i;) {
+    const Tensor dz = i < z.size() ? activate_backward(grad, z[i], mlp.activation_of(i), mlp.form) : grad;
+    if (mask[1 + 2 * i]) {
+      const Tensor below = i == 0 ? mlp.input : activate(z[i - 1], mlp.activation_of(i - 1), mlp.form);
+      const Tensor sum = product(as_matrix(dz, mlp.ensemble).mT(), as_matrix(below, mlp.ensemble));
+      grads[1 + 2 * i] = mlp.ensemble ? sum : in_layout_of(mlp.weights[i], sum);
+    }
+    if (mask[2 + 2 * i]) grads[2 + 2 * i] = as_matrix(dz.narrow(-2, 0, 1), mlp.ensemble).sum(-2);
+    if (lowest < 1 + 2 * i) grad = linear(dz, mlp.weights[i].mT(), {}, mlp.ensemble);
+  }
+  if (mask[0]) grads[0] = grad;
+  grads.erase(std::remove_if(grads.begin(), grads.end(), [](const Tensor& g) { return !g.defined(); }), grads.end());
+  return grads;
+}
+
+namespace {
+
+// ---- the ops ----
+
+// With kernel(mlp, saved).
+template <auto kernel>
+Tensor jet_by(const MlpJetArguments& mlp) {
+  return kernel(mlp, nullptr);
+}
+template <auto kernel>
+MlpJetForward::Result jet_forward_by(const MlpJetArguments& mlp) {
+  std::vector<Tensor> saved;
+  Tensor output = kernel(mlp, &saved);
+  return {std::move(output), std::move(saved)};
+}
+
+std::vector<Tensor> jet_backward_from_saved(const MlpJetBackwardArguments& mlp) {
+  return composite_mlp_jet_backward(mlp, /*again=*/false);
+}
+std::vector<Tensor> jet_backward_again(const MlpJetBackwardArguments& mlp) {
+  return composite_mlp_jet_backward(mlp, /*again=*/true);
+}
+
+Tensor jet_meta(const MlpJetArguments& mlp, std::vector<Tensor>* saved) {
+  const auto empty_output = [&](size_t layer) {
+    auto sizes = mlp.input.sym_sizes().vec();
+    sizes.back() = mlp.weights[layer].sym_size(0);
+    return at::empty_symint(sizes, mlp.input.options());
+  };
+  for (size_t i = 0; saved && i < mlp.layers(); ++i) {
+    if (mlp.saves(i)) saved->push_back(empty_output(i));
+  }
+  return empty_output(mlp.layers() - 1);
+}
+
+std::vector<Tensor> jet_backward_meta(const MlpJetBackwardArguments& mlp) {
+  const auto empty = [&](c10::SymIntArrayRef sizes) { return at::empty_symint(sizes, mlp.input.options()); };
+  std::vector<Tensor> grads;
+  if (mlp.output_mask[0]) grads.push_back(empty(mlp.input.sym_sizes()));
+  for (size_t i = 0; i < mlp.layers(); ++i) {
+    const Tensor& weight = mlp.weights[i];
+    if (mlp.output_mask[1 + 2 * i]) grads.push_back(in_layout_of(weight, empty(weight.sym_sizes())));
+    if (mlp.output_mask[2 + 2 * i]) grads.push_back(empty({weight.sym_size(0)}));
+  }
+  return grads;
+}
+
+template <c10::DeviceType device, c10::DispatchKey key>
+Tensor jet_autocast(MlpJet op) {
+  const AutocastScope scope(MlpJet::name, device, key);
+  const Tensor input = scope.lower("input", op.input.get());
+  const std::vector<Tensor> weights = scope.lower("weights", op.weights);
+  const OptionalTensors biases = scope.lower("biases", op.biases.get());
+  op.input = input;
+  op.weights = weights;
+  op.biases = biases;
+  return call_op(op);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(fastops, m) {
+  const std::string arguments =
+      "(Tensor input, int directions, Tensor[] weights, Tensor?[] biases, str activation, "
+      "str output_activation='identity', float[] params=[], float[] output_params=[], float[] trace_weights=[])";
+  define(m, "mlp_jet" + arguments + " -> Tensor");
+  define(m, "mlp_jet_forward" + arguments + " -> (Tensor output, Tensor[] saved)");
+  define(m,
+         "mlp_jet_backward(Tensor grad_output, Tensor input, int directions, Tensor[] weights, Tensor?[] biases, "
+         "Tensor[] saved, str activation, str output_activation, float[] params, float[] output_params, "
+         "float[] trace_weights, bool[] output_mask) -> Tensor[]");
+}
+
+TORCH_LIBRARY_IMPL(fastops, Meta, m) {
+  implement<MlpJet, jet_by<jet_meta>>(m);
+  implement<MlpJetForward, jet_forward_by<jet_meta>>(m);
+  implement<MlpJetBackward, jet_backward_meta>(m);
+}
+
+TORCH_LIBRARY_IMPL(fastops, CompositeExplicitAutograd, m) {
+  implement_fallback<MlpJet, jet_by<composite_mlp_jet>>(m);
+  implement_fallback<MlpJetForward, jet_forward_by<composite_mlp_jet>>(m);
+  implement_fallback<MlpJetBackward, jet_backward_from_saved>(m);
+}
+
+TORCH_LIBRARY_IMPL(fastops, Batched, m) {
+  implement<MlpJet, jet_by<composite_mlp_jet>>(m);
+  implement<MlpJetForward, jet_forward_by<composite_mlp_jet>>(m);
+  implement<MlpJetBackward, jet_backward_again>(m);
+}
+
+#define FASTOPS_AUTOCAST(DEVICE, KEY)                                                                               \
+  TORCH_LIBRARY_IMPL(fastops, KEY, m) {                                                                             \
+    implement<MlpJet, jet_autocast<c10::DeviceType::DEVICE, c10::DispatchKey::KEY>>(m);                             \
+    m.impl("mlp_jet_forward", torch::CppFunction::makeFromBoxedFunction<below_autocast<c10::DispatchKey::KEY>>());  \
+    m.impl("mlp_jet_backward", torch::CppFunction::makeFromBoxedFunction<below_autocast<c10::DispatchKey::KEY>>()); \
+  }
+FASTOPS_AUTOCAST_DEVICES(FASTOPS_AUTOCAST)
+#undef FASTOPS_AUTOCAST
+
+}  // namespace fastops

@@ -1,0 +1,93 @@
+// mlp_jet: a multi-layer perceptron with the derivatives of its outputs along directions of its input, in one pass.
+//
+// The input has for each point its 1 + D + S rows: the point, D tangents, and S second derivatives. They are the Taylor
+// coefficients (but for factors) of curves through the point, and the output has those of their images:
+//   y = f(z),  y_d = f'(z) z_d,  and either y_dd = f'(z) z_dd + f''(z) z_d^2 for each d (S = D),
+//   or their sum with weights w_d alone, y_s = f'(z) z_s + f''(z) sum_d w_d z_d^2 (S = 1), or neither (S = 0)
+// for an activation, and the same matrix product for all rows of a linear layer, whose bias the first row alone has.
+// With the identity as tangents, y_d are the gradient and y_s the Laplacian: Li et al., "A computational framework for
+// neural network-based variational Monte Carlo with Forward Laplacian", Nature Machine Intelligence, 2024.
+#pragma once
+
+#include "ops/mlp.h"
+
+namespace fastops {
+
+struct JetForm {
+  int64_t directions;                 // D
+  int64_t seconds;                    // S
+  std::vector<double> trace_weights;  // empty where all are 1
+
+  int64_t rows() const { return 1 + directions + seconds; }
+  // Whether each direction has its second derivative, or else there is their sum.
+  bool each() const { return seconds == directions && trace_weights.empty(); }
+};
+
+struct MlpJetArguments : MlpArguments {
+  JetForm form;
+
+  // Whether z of a layer is saved: of all but a last one without an activation.
+  bool saves(size_t layer) const { return activation_of(layer).id != Activation::identity || layer + 1 < layers(); }
+};
+
+// mlp_jet_forward(Tensor input, int directions, Tensor[] weights, Tensor?[] biases, str activation,
+//                 str output_activation="identity", float[] params=[], float[] output_params=[],
+//                 float[] trace_weights=[]) -> (Tensor output, Tensor[] saved)
+//
+// For training. `saved` has z of each layer with an activation.
+struct MlpJetForward {
+  static constexpr auto name = "mlp_jet_forward";
+  using Result = std::tuple<Tensor, std::vector<Tensor>>;
+  In<Tensor> input;  // [..., 1 + D + S, in_features]
+  int64_t directions;
+  at::TensorList weights;
+  In<OptionalTensors> biases;
+  std::string_view activation, output_activation;
+  c10::ArrayRef<double> params, output_params, trace_weights;
+  auto values() const {
+    return std::make_tuple(input, directions, weights, biases, activation, output_activation, params, output_params,
+                           trace_weights);
+  }
+  FASTOPS_API MlpJetArguments checked() const;
+};
+
+// mlp_jet: the same arguments -> Tensor [..., 1 + D + S, out_features]
+struct MlpJet : MlpJetForward {
+  static constexpr auto name = "mlp_jet";
+  using Result = Tensor;
+};
+
+// mlp_jet_backward(Tensor grad_output, Tensor input, int directions, Tensor[] weights, Tensor?[] biases,
+//                  Tensor[] saved, str activation, str output_activation, float[] params, float[] output_params,
+//                  float[] trace_weights, bool[] output_mask) -> Tensor[]
+//
+// The mask and the gradients are those of mlp_backward.
+struct MlpJetBackwardArguments : MlpJetArguments {
+  Tensor grad_output;
+  at::TensorList saved;
+  c10::SmallVector<bool, 9> output_mask;
+};
+struct MlpJetBackward {
+  static constexpr auto name = "mlp_jet_backward";
+  using Result = std::vector<Tensor>;
+  In<Tensor> grad_output, input;
+  int64_t directions;
+  at::TensorList weights;
+  In<OptionalTensors> biases;
+  at::TensorList saved;
+  std::string_view activation, output_activation;
+  c10::ArrayRef<double> params, output_params, trace_weights;
+  In<c10::List<bool>> output_mask;
+  auto values() const {
+    return std::make_tuple(grad_output, input, directions, weights, biases, saved, activation, output_activation,
+                           params, output_params, trace_weights, output_mask);
+  }
+  FASTOPS_API MlpJetBackwardArguments checked() const;
+};
+
+// In terms of differentiable ops; fills `saved` where given.
+FASTOPS_API Tensor composite_mlp_jet(const MlpJetArguments& mlp, std::vector<Tensor>* saved);
+// Likewise, from what was saved, or with `again` from the arguments alone, so that derivatives run through it.
+FASTOPS_API std::vector<Tensor> composite_mlp_jet_backward(const MlpJetBackwardArguments& mlp, bool again);
+
+}  // namespace fastops

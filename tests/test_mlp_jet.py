@@ -1,0 +1,307 @@
+"""mlp_jet against PyTorch's nested differentiation in float64, and what is made of it."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn.functional import linear
+
+import fastops
+from checks import assert_meta_agrees, assert_same_bits, products
+from expected import activation, mlp_jet_reference
+from strategies import ONCE, WIDEST, every_dtype, features, random_tensor
+
+ops = torch.ops.fastops
+once = settings(max_examples=2 * ONCE * settings().max_examples)
+SMOOTH = ["gelu", "gelu_tanh", "mish", "sigmoid", "silu", "softplus", "tanh"]
+# Of the sums of products that a result is made of; the largest number of a result stands for those.
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 0.1, torch.float16: 0.02}
+
+
+def network(sizes, dtype, device, seed=0, biased=True):
+    """Weights and biases."""
+    weights, biases = [], []
+    for i, (k, n) in enumerate(itertools.pairwise(sizes)):
+        weights.append(random_tensor((n, k), dtype, device, seed + i, 1 / math.sqrt(max(1, k))))
+        biases.append(random_tensor((n,), dtype, device, seed + 50 + i) if biased else None)
+    return weights, biases
+
+
+def interleaved(weights, biases):
+    """In the order of output_mask, without absent biases."""
+    return [tensor for layer in zip(weights, biases, strict=True) for tensor in layer if tensor is not None]
+
+
+def assert_close(actual, expected, dtype, what):
+    assert actual.dtype == dtype, what
+    assert actual.shape == expected.shape, what
+    if expected.numel():
+        scale = 1 + expected.abs().max().item()
+        worst = (actual.double().cpu() - expected.double().cpu()).abs().max().item()
+        assert worst <= TOLERANCE[dtype] * scale, f"{what}: off by {worst:.3g} of {scale:.3g}"
+
+
+def wide(tensor):
+    return None if tensor is None else tensor.detach().cpu().double()
+
+
+def check(x, directions, weights, biases, hidden, last, grad, trace_weights=()):
+    """The output and all gradients of one call."""
+    dtype = x.dtype
+    arguments = (x, directions, weights, biases, hidden, last, [], [], list(trace_weights))
+    biased = [bias is not None for bias in biases]
+    reference = mlp_jet_reference(directions, biased, activation(hidden), activation(last), list(trace_weights))
+    leaves = [x, *interleaved(weights, biases)]
+    expected, pull_back = torch.func.vjp(reference, *map(wide, leaves))
+    output, saved = ops.mlp_jet_forward(*arguments)
+    assert_close(output, expected, dtype, "output")
+    assert_same_bits(ops.mlp_jet(*arguments), output)
+    assert_meta_agrees((output, saved), ops.mlp_jet_forward, *arguments)
+    mask = [True, *(wanted for is_biased in biased for wanted in (True, is_biased))]
+    backward = (grad, *arguments[:4], saved, *arguments[4:], mask)
+    results = ops.mlp_jet_backward(*backward)
+    assert_meta_agrees(results, ops.mlp_jet_backward, *backward)
+    for i, (result, value) in enumerate(zip(results, pull_back(wide(grad)), strict=True)):
+        assert_close(result, value, dtype, f"gradient {i}")
+    leaves = [leaf.detach().requires_grad_() for leaf in leaves]
+    weights, biases = [], []
+    rest = iter(leaves[1:])
+    for is_biased in biased:
+        weights.append(next(rest))
+        biases.append(next(rest) if is_biased else None)
+    output = ops.mlp_jet(leaves[0], directions, weights, biases, hidden, last, [], [], list(trace_weights))
+    for result, again in zip(results, torch.autograd.grad(output, leaves, grad), strict=True):
+        assert_same_bits(result, again)
+
+
+@every_dtype
+@once
+@given(st.data())
+def test_against_the_formula(device, dtype, data):
+    """Output and gradients, of any sizes, with each kind of second derivatives."""
+    sizes = data.draw(st.lists(features, min_size=2, max_size=5))
+    directions = data.draw(st.integers(1, 5))
+    seconds = data.draw(st.sampled_from([0, 1, directions]))
+    points = data.draw(st.sampled_from([(), (0,), (1,), (7,), (3, 5), (40,)]))
+    biased = data.draw(st.booleans())
+    hidden, last = data.draw(st.sampled_from(SMOOTH)), data.draw(st.sampled_from(["identity", *SMOOTH]))
+    trace = seconds == 1 and data.draw(st.booleans())
+    trace_weights = [0.5 - d for d in range(directions)] if trace else []
+    weights, biases = network(sizes, dtype, device, biased=biased)
+    rows = 1 + directions + seconds
+    x = random_tensor((*points, rows, sizes[0]), dtype, device, 7)
+    grad = random_tensor((*points, rows, sizes[-1]), dtype, device, 8)
+    check(x, directions, weights, biases, hidden, last, grad, trace_weights)
+
+
+@pytest.mark.parametrize(("directions", "seconds"), [(2, 1), (2, 2), (30, 0), (64, 1), (100, 1), (60, 60)])
+def test_blocks(device, directions, seconds):
+    """Several blocks and chunks of points, and points with more rows than there are kernels for."""
+    dtype = torch.float32
+    points = 2 + 5000 // (1 + directions + seconds)
+    weights, biases = network((33, 70, 40, 3), dtype, device)
+    x = random_tensor((points, 1 + directions + seconds, 33), dtype, device, 7)
+    grad = random_tensor((points, 1 + directions + seconds, 3), dtype, device, 8)
+    check(x, directions, weights, biases, "tanh", "identity", grad)
+
+
+def test_threads(device, restore_threads):
+    """Results of the kernels have the same bits for every number of threads."""
+    if device.type != "cpu" or products(device) == "torch":
+        pytest.skip("PyTorch's products may depend on them")
+    weights, biases = network((20, 64, 64, 2), torch.float32, device)
+    leaves = [random_tensor((700, 4, 20), torch.float32, device, 7), *weights, *biases]
+    results = []
+    for threads in (1, 2, 5):
+        torch.set_num_threads(threads)
+        x, *parameters = [leaf.detach().requires_grad_() for leaf in leaves]
+        output = ops.mlp_jet(x, 2, parameters[:3], parameters[3:], "tanh")
+        results.append([output, *torch.autograd.grad(output, [x, *parameters], output.detach())])
+    for others in results[1:]:
+        for one, other in zip(results[0], others, strict=True):
+            assert_same_bits(one, other)
+
+
+@pytest.mark.parametrize("mask", list(itertools.product([False, True], repeat=5)))
+def test_every_mask(device, mask):
+    """mlp_jet_backward gives what output_mask asks for, in its order."""
+    weights, biases = network((3, 5, 2), WIDEST, device)
+    x, grad = random_tensor((6, 4, 3), WIDEST, device, 7), random_tensor((6, 4, 2), WIDEST, device, 8)
+    _, saved = ops.mlp_jet_forward(x, 2, weights, biases, "gelu", "tanh")
+    arguments = (grad, x, 2, weights, biases, saved, "gelu", "tanh", [], [], [])
+    every = ops.mlp_jet_backward(*arguments, [True] * 5)
+    results = ops.mlp_jet_backward(*arguments, list(mask))
+    for result, expected in zip(results, itertools.compress(every, mask), strict=True):
+        torch.testing.assert_close(result, expected)
+
+
+# ---- what is made of it ----
+
+
+def model(device, *sizes, activation="tanh", dtype=WIDEST):
+    torch.manual_seed(0)
+    return fastops.nn.MLP(sizes[0], list(sizes[1:-1]), sizes[-1], activation=activation).to(device, dtype)
+
+
+def plain(mlp, x):
+    """The network in PyTorch's ops."""
+    for module in mlp:
+        x = linear(x, module.weight, module.bias) if isinstance(module, nn.Linear) else torch.tanh(x)
+    return x
+
+
+def test_laplacian(device):
+    """Value, gradient and Laplacian are those of nested reverse mode; so are the gradients of a loss of them."""
+    mlp = model(device, 3, 16, 16, 2)
+    x = random_tensor((9, 3), WIDEST, device, 3).requires_grad_()
+    value, gradient, laplacian = mlp.value_gradient_laplacian(x)
+    expected = plain(mlp, x)
+    rows, seconds = [], []
+    for o in range(2):
+        (row,) = torch.autograd.grad(expected[:, o].sum(), x, create_graph=True)
+        rows.append(row)
+        seconds.append(sum(torch.autograd.grad(row[:, d].sum(), x, create_graph=True)[0][:, d] for d in range(3)))
+    rows, seconds = torch.stack(rows, 1), torch.stack(seconds, 1)
+    torch.testing.assert_close(value, expected)
+    torch.testing.assert_close(gradient, rows)
+    torch.testing.assert_close(laplacian, seconds)
+    leaves = [x, *mlp.parameters()]
+    ours = torch.autograd.grad((laplacian + value).square().sum() + gradient.sum(), leaves)
+    theirs = torch.autograd.grad((seconds + expected).square().sum() + rows.sum(), leaves)
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_trace_weights(device):
+    """The wave equation's operator: a weight for each second derivative."""
+    mlp = model(device, 2, 8, 1)
+    weights, biases = [mlp[0].weight, mlp[2].weight], [mlp[0].bias, mlp[2].bias]
+    x = random_tensor((5, 2), WIDEST, device, 3)
+    _, _, wave = fastops.functional.mlp_laplacian(x, weights, biases, "tanh", trace_weights=[1.0, -4.0])
+    hessian = torch.func.vmap(torch.func.hessian(lambda p: plain(mlp, p)[0]))(x)
+    torch.testing.assert_close(wave.squeeze(-1), hessian[:, 0, 0] - 4 * hessian[:, 1, 1])
+
+
+def test_directions(device):
+    """Shared and of each point; each second derivative is that along its direction."""
+    mlp = model(device, 3, 8, 2)
+    weights, biases = [mlp[0].weight, mlp[2].weight], [mlp[0].bias, mlp[2].bias]
+    x = random_tensor((4, 3), WIDEST, device, 3)
+    each = random_tensor((4, 2, 3), WIDEST, device, 4)
+    hessian = torch.func.vmap(torch.func.hessian(lambda p: plain(mlp, p)))(x)
+    jacobian = torch.func.vmap(torch.func.jacrev(lambda p: plain(mlp, p)))(x)
+    for directions, spread in ((each, each), (each[0], each[0].expand(4, 2, 3))):
+        value, first, second = fastops.functional.mlp_jet(x, directions, weights, biases, "tanh")
+        torch.testing.assert_close(value, plain(mlp, x))
+        torch.testing.assert_close(first, torch.einsum("noi,ndi->ndo", jacobian, spread))
+        torch.testing.assert_close(second, torch.einsum("noij,ndi,ndj->ndo", hessian, spread, spread))
+        _, first_alone, none = fastops.functional.mlp_jet(x, directions, weights, biases, "tanh", order=1)
+        torch.testing.assert_close(first_alone, first)
+        assert none.shape == (4, 0, 2)
+
+
+def test_jacobian_and_divergence(device):
+    """Of all outputs; the divergence, exact and from probes, one for each axis of which the sum is exact."""
+    mlp = model(device, 4, 8, 4)
+    x = random_tensor((2, 3, 4), WIDEST, device, 3)
+    expected = torch.func.vmap(torch.func.vmap(torch.func.jacrev(lambda p: plain(mlp, p))))(x)
+    torch.testing.assert_close(mlp.jacobian(x), expected)
+    value, divergence = mlp.divergence(x)
+    torch.testing.assert_close(value, plain(mlp, x))
+    exact = expected.diagonal(dim1=-2, dim2=-1).sum(-1)
+    torch.testing.assert_close(divergence, exact)
+    axes = torch.eye(4, dtype=x.dtype, device=device)
+    torch.testing.assert_close(sum(mlp.divergence(x, axis.expand_as(x))[1] for axis in axes), exact)
+
+
+def test_compile(device):
+    """A compiled training step has the eager one's gradients."""
+    if device.type != "cpu":
+        pytest.skip("Inductor for the CPU")
+    mlp = model(device, 2, 8, 8, 1, dtype=torch.float32)
+    x = random_tensor((6, 2), torch.float32, device, 3)
+
+    def loss(points):
+        value, _, laplacian = mlp.value_gradient_laplacian(points)
+        return (value + laplacian).square().mean()
+
+    expected = torch.autograd.grad(loss(x), list(mlp.parameters()))
+    results = torch.autograd.grad(torch.compile(loss, backend="aot_eager", fullgraph=True)(x), list(mlp.parameters()))
+    for result, value in zip(results, expected, strict=True):
+        torch.testing.assert_close(result, value)
+
+
+def test_ensemble(device):
+    """vmap over weights."""
+    weights, biases = network((2, 5, 1), WIDEST, device)
+    stacked_weights = [torch.stack([w, 2 * w, -w]) for w in weights]
+    stacked_biases = [torch.stack([b, b, 3 * b]) for b in biases]
+    x = random_tensor((4, 2), WIDEST, device, 3)
+
+    def of_one(*tensors):
+        return fastops.functional.mlp_laplacian(x, list(tensors[:2]), list(tensors[2:]), "tanh")
+
+    results = torch.func.vmap(of_one)(*stacked_weights, *stacked_biases)
+    for i in range(3):
+        expected = of_one(*(tensor[i] for tensor in (*stacked_weights, *stacked_biases)))
+        for result, value in zip(results, expected, strict=True):
+            torch.testing.assert_close(result[i], value)
+
+
+# ---- errors ----
+
+
+def test_errors_of_the_op(device):
+    """Each names the argument, what it is and what it must be."""
+    weights, biases = network((3, 5, 2), WIDEST, device)
+    x = random_tensor((6, 4, 3), WIDEST, device, 7)
+    for directions, trace_weights, message in (
+        (0, [], "directions must be at least 1, but is 0"),
+        (4, [], "input has 4 rows for each point, but with 4 directions it must have 5, 6 or 9"),
+        (2, [1.0], "trace_weights has 1 entries, but must be empty, or have one for each of the 2 directions"),
+        (3, [1.0, 1.0, 1.0], "trace_weights has 3 entries, but must be empty"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ops.mlp_jet(x, directions, weights, biases, "tanh", "identity", [], [], trace_weights)
+    with pytest.raises(ValueError, match="input must have shape"):
+        ops.mlp_jet(x[0, 0], 2, weights, biases, "tanh")
+    _, saved = ops.mlp_jet_forward(x, 2, weights, biases, "tanh")
+    grad = random_tensor((6, 4, 2), WIDEST, device, 7)
+    rest = ("tanh", "identity", [], [], [])
+    with pytest.raises(ValueError, match="saved has 0 tensors, but must have 1"):
+        ops.mlp_jet_backward(grad, x, 2, weights, biases, [], *rest, [True] * 5)
+    with pytest.raises(ValueError, match="output_mask has 3 entries, but must have 5"):
+        ops.mlp_jet_backward(grad, x, 2, weights, biases, saved, *rest, [True] * 3)
+    with pytest.raises(ValueError, match="grad_output has shape"):
+        ops.mlp_jet_backward(grad[:, :3], x, 2, weights, biases, saved, *rest, [True] * 5)
+
+
+def test_errors_of_the_functions(device):
+    """Likewise."""
+    weights, biases = network((3, 5, 2), WIDEST, device)
+    x = random_tensor((6, 3), WIDEST, device, 7)
+    eye = torch.eye(3, dtype=WIDEST, device=device)
+    jet = fastops.functional.mlp_jet
+    for keywords, message in (
+        ({"order": 3}, "order must be 1 or 2, but is 3"),
+        ({"order": 1, "trace": True}, "trace is a sum of second derivatives, but order is 1"),
+        ({"trace_weights": [1.0]}, "trace_weights are given, but trace is False"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            jet(x, eye, weights, biases, "tanh", **keywords)
+    with pytest.raises(ValueError, match="directions must have shape"):
+        jet(x, eye[:, :2], weights, biases, "tanh")
+    with pytest.raises(ValueError, match="directions of each point must have shape"):
+        jet(x, eye.expand(4, 3, 3), weights, biases, "tanh")
+    mlp = model(device, 3, 8, 2)
+    with pytest.raises(ValueError, match="as many outputs as inputs, but has 2 outputs and 3 inputs"):
+        mlp.divergence(x)
+    with pytest.raises(ValueError, match="probe must have the input's shape"):
+        model(device, 3, 8, 3).divergence(x, x[0])
+    mlp[0].register_forward_hook(lambda *_: None)
+    with pytest.raises(RuntimeError, match="one has hooks"):
+        mlp.jacobian(x)
