@@ -190,12 +190,7 @@ def mlp(
             [] if output_params is None else output_params,
             checkpoint,
         )
-    layer_biases: List[Optional[Tensor]] = []
-    if biases is None:
-        for _ in weights:
-            layer_biases.append(None)  # noqa: PERF401  (TorchScript has no list of None)
-    else:
-        layer_biases = biases
+    layer_biases = _biases(weights, biases)
     return torch.ops.fastops.mlp(
         input, weights, layer_biases, activation, output_activation, _list(params), _list(output_params), checkpoint
     )
@@ -267,12 +262,7 @@ def mlp_jet(
                 list(input.shape[:-1]) + [seconds, input.size(-1)]
             )
         )
-    layer_biases: List[Optional[Tensor]] = []
-    if biases is None:
-        for _ in weights:
-            layer_biases.append(None)  # noqa: PERF401  (TorchScript has no list of None)
-    else:
-        layer_biases = biases
+    layer_biases = _biases(weights, biases)
     stacked = torch.cat(rows, dim=-2)
     if torch.jit.is_scripting():
         result = torch.ops.fastops.mlp_jet(
@@ -430,3 +420,12 @@ def gated_mlp(
 def _list(params: Optional[List[float]]) -> List[float]:
     empty: List[float] = []
     return empty if params is None else params
+
+
+def _biases(weights: List[Tensor], biases: Optional[List[Optional[Tensor]]]) -> List[Optional[Tensor]]:
+    if biases is not None:
+        return biases
+    none: List[Optional[Tensor]] = []
+    for _ in weights:
+        none.append(None)  # noqa: PERF401  (TorchScript has no list of None)
+    return none

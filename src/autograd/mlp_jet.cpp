@@ -53,7 +53,9 @@ MlpJetForward::Result mlp_jet_forward_autograd(c10::DispatchKeySet keys, const M
   MlpJetForward::Result result = call_below_autograd(keys, op);
   if (needs_grad(op.input, op.weights, op.biases)) {
     auto& [output, saved] = result;
-    const MlpJetArguments mlp = op.checked();
+    const MlpArguments mlp =
+        MlpForward{op.input, op.weights, op.biases, op.activation, op.output_activation, op.params, op.output_params}
+            .resolved();
     const auto node = make_node<MlpJetNode>();
     node->set_next_edges(collect_next_edges(differentiable_inputs(mlp)));
     node->input = save(mlp.input);
@@ -62,8 +64,8 @@ MlpJetForward::Result mlp_jet_forward_autograd(c10::DispatchKeySet keys, const M
     node->saved = save(saved);
     node->activation = mlp.activation;
     node->output_activation = mlp.output_activation;
-    node->directions = mlp.form.directions;
-    node->trace_weights = mlp.form.trace_weights;
+    node->directions = op.directions;
+    node->trace_weights = op.trace_weights.vec();
     set_history(output, node);
   }
   return result;

@@ -21,8 +21,10 @@ MlpArguments as_ensemble(const Vmap& vmap, const MlpArguments& mlp, std::vector<
   return {vmap.expand(mlp.input), weights, vmap.unwrap(mlp.biases), mlp.activation, mlp.output_activation, true};
 }
 
-MlpForward::Result mlp_forward_batched(MlpForward op) {
-  const MlpArguments mlp = op.checked();
+// One call of the op where the parameters are shared; else of_ensemble(the op's arguments, the same as an ensemble).
+template <class Op, class F>
+typename Op::Result batched(Op op, F of_ensemble) {
+  const auto mlp = op.checked();
   const Vmap vmap(mlp.input, mlp.weights, mlp.biases);
   if (!has_batched_parameters(vmap, mlp)) {
     const Tensor input = vmap.expand(mlp.input);
@@ -30,23 +32,20 @@ MlpForward::Result mlp_forward_batched(MlpForward op) {
     return vmap.wrap(call_op(op));
   }
   std::vector<Tensor> held;
-  const MlpArguments ensemble = as_ensemble(vmap, mlp, held);
-  std::vector<Tensor> saved;
-  Tensor output = composite_mlp(ensemble, &saved);
-  return vmap.wrap(MlpForward::Result(std::move(output), std::move(saved)));
+  return vmap.wrap(of_ensemble(mlp, as_ensemble(vmap, mlp, held)));
+}
+
+MlpForward::Result mlp_forward_batched(MlpForward op) {
+  return batched(op, [](const MlpArguments&, const MlpArguments& ensemble) {
+    std::vector<Tensor> saved;
+    Tensor output = composite_mlp(ensemble, &saved);
+    return MlpForward::Result(std::move(output), std::move(saved));
+  });
 }
 
 Tensor mlp_batched(Mlp op) {
-  const MlpArguments mlp = op.checked();
-  const Vmap vmap(mlp.input, mlp.weights, mlp.biases);
-  if (!has_batched_parameters(vmap, mlp)) {
-    const Tensor input = vmap.expand(mlp.input);
-    op.input = input;
-    return vmap.wrap(call_op(op));
-  }
-  std::vector<Tensor> held;
-  const MlpArguments ensemble = as_ensemble(vmap, mlp, held);
-  return vmap.wrap(composite_mlp(ensemble, nullptr));
+  return batched(op,
+                 [](const MlpArguments&, const MlpArguments& ensemble) { return composite_mlp(ensemble, nullptr); });
 }
 
 std::vector<Tensor> mlp_backward_batched(MlpBackward op) {
@@ -76,29 +75,17 @@ std::vector<Tensor> mlp_backward_batched(MlpBackward op) {
 }
 
 MlpJetForward::Result mlp_jet_forward_batched(MlpJetForward op) {
-  const MlpJetArguments mlp = op.checked();
-  const Vmap vmap(mlp.input, mlp.weights, mlp.biases);
-  if (!has_batched_parameters(vmap, mlp)) {
-    const Tensor input = vmap.expand(mlp.input);
-    op.input = input;
-    return vmap.wrap(call_op(op));
-  }
-  std::vector<Tensor> held;
-  std::vector<Tensor> saved;
-  Tensor output = composite_mlp_jet({as_ensemble(vmap, mlp, held), mlp.form}, &saved);
-  return vmap.wrap(MlpJetForward::Result(std::move(output), std::move(saved)));
+  return batched(op, [](const MlpJetArguments& mlp, const MlpArguments& ensemble) {
+    std::vector<Tensor> saved;
+    Tensor output = composite_mlp_jet({ensemble, mlp.form}, &saved);
+    return MlpJetForward::Result(std::move(output), std::move(saved));
+  });
 }
 
 Tensor mlp_jet_batched(MlpJet op) {
-  const MlpJetArguments mlp = op.checked();
-  const Vmap vmap(mlp.input, mlp.weights, mlp.biases);
-  if (!has_batched_parameters(vmap, mlp)) {
-    const Tensor input = vmap.expand(mlp.input);
-    op.input = input;
-    return vmap.wrap(call_op(op));
-  }
-  std::vector<Tensor> held;
-  return vmap.wrap(composite_mlp_jet({as_ensemble(vmap, mlp, held), mlp.form}, nullptr));
+  return batched(op, [](const MlpJetArguments& mlp, const MlpArguments& ensemble) {
+    return composite_mlp_jet({ensemble, mlp.form}, nullptr);
+  });
 }
 
 std::vector<Tensor> mlp_jet_backward_batched(MlpJetBackward op) {
