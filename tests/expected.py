@@ -62,6 +62,11 @@ def mlp_reference(biased: Sequence[bool], hidden: Function, last: Function) -> F
     return compute
 
 
+def of_members(function: Function) -> Function:
+    """The same function of an ensemble: of each member by itself."""
+    return lambda *tensors: torch.stack([function(*member) for member in zip(*tensors, strict=True)])
+
+
 def mlp_jet_reference(
     directions: int, biased: Sequence[bool], hidden: Function, last: Function, trace_weights: Sequence[float] = ()
 ) -> Function:

@@ -39,15 +39,16 @@ class Network:
         return self.hidden if layer + 1 < len(self.weights) else self.output
 
 
-def draw_network(data, dtype, device, max_depth=4):
-    """A network of any depth, with or without each bias, any of its sizes zero."""
+def draw_network(data, dtype, device, max_depth=4, members=None):
+    """A network of any depth, with or without each bias, any of its sizes zero; or an ensemble of so many."""
+    own = () if members is None else (members,)
     sizes = data.draw(st.lists(features, min_size=2, max_size=1 + max_depth))
-    leading = data.draw(leading_sizes)
+    leading = (*own, *data.draw(leading_sizes))
     layers = list(itertools.pairwise(sizes))
     return Network(
         input=draw_tensor(data, (*leading, sizes[0]), dtype, device),
-        weights=[draw_tensor(data, (n, k), dtype, device, 1 / math.sqrt(max(1, k))) for k, n in layers],
-        biases=[draw_tensor(data, (n,), dtype, device) if data.draw(st.booleans()) else None for _, n in layers],
+        weights=[draw_tensor(data, (*own, n, k), dtype, device, 1 / math.sqrt(max(1, k))) for k, n in layers],
+        biases=[draw_tensor(data, (*own, n), dtype, device) if data.draw(st.booleans()) else None for _, n in layers],
         hidden=draw_activation(data),
         output=draw_activation(data),
         grad=draw_tensor(data, (*leading, sizes[-1]), dtype, device),

@@ -22,6 +22,7 @@ from expected import (
     gated_mlp_reference,
     mlp_jet_reference,
     mlp_reference,
+    of_members,
     slope_from_output,
     split_layers,
     vector_jacobian,
@@ -269,28 +270,40 @@ def linear_act_samples() -> Iterator[Sample]:
         )
 
 
+def perceptron_shapes(input: Shape, sizes: Sequence[int], biased: Sequence[bool], members: Shape) -> tuple[Shape, ...]:
+    """Of an input and the parameters W0, b0, W1, ..., those of an ensemble with its members in front."""
+    shapes = [input]
+    for inputs, outputs, has_bias in zip(sizes[:-1], sizes[1:], biased, strict=True):
+        shapes.append((*members, outputs, inputs))
+        if has_bias:
+            shapes.append((*members, outputs))
+    return tuple(shapes)
+
+
 def mlp_samples() -> Iterator[Sample]:
     """Depths 1 to 3, biases present and absent; each activation's derivative from its input and from its output."""
     cases = [
-        ("tanh", "identity", (3, 4, 3, 2), (True, False, True), (2,)),
-        ("gelu", "sigmoid", (3, 4, 2), (True, True), (2, 2)),
-        ("softplus", "mish", (3, 2, 2), (False, True), ()),
-        ("relu", "tanh", (3, 2), (True,), (3,)),
+        ("tanh", "identity", (3, 4, 3, 2), (True, False, True), (2,), ()),
+        ("gelu", "sigmoid", (3, 4, 2), (True, True), (2, 2), ()),
+        ("softplus", "mish", (3, 2, 2), (False, True), (), ()),
+        ("relu", "tanh", (3, 2), (True,), (3,), ()),
+        ("tanh", "mish", (3, 4, 2), (True, False), (2, 2), (3,)),
+        ("gelu", "identity", (3, 2), (True,), (), (2,)),
     ]
-    for hidden, last, sizes, biased, leading in cases:
-        parameters: list[Shape] = []
-        for inputs, outputs, has_bias in zip(sizes[:-1], sizes[1:], biased, strict=True):
-            parameters += [(outputs, inputs), (outputs,)] if has_bias else [(outputs, inputs)]
-        shapes = ((*leading, sizes[0]), *parameters)
+    for hidden, last, sizes, biased, leading, members in cases:
+        shapes = perceptron_shapes((*members, *leading, sizes[0]), sizes, biased, members)
         expected = mlp_reference(biased, activation(hidden), activation(last))
+        form = f"ensemble-{hidden}" if members else hidden
+        if members:
+            expected = of_members(expected)
 
         def arguments(x: Tensor, *parameters: Tensor, biased: Any = biased, names: Any = (hidden, last)) -> tuple:
             return (x, *split_layers(parameters, biased), *names)
 
-        yield Sample("mlp", f"{hidden}-{last}", shapes, arguments, expected)
+        yield Sample("mlp", f"{form}-{last}", shapes, arguments, expected)
         checkpointed = lambda *tensors, arguments=arguments: (*arguments(*tensors), [], [], True)  # noqa: E731
-        yield Sample("mlp", f"{hidden}-{last}-checkpoint", shapes, checkpointed, expected)
-        yield Sample("mlp_forward", f"{hidden}-{last}", shapes, arguments, expected, outputs=lambda result: result[0])
+        yield Sample("mlp", f"{form}-{last}-checkpoint", shapes, checkpointed, expected)
+        yield Sample("mlp_forward", f"{form}-{last}", shapes, arguments, expected, outputs=lambda result: result[0])
 
         keeps_output = last in GRADIENT_FROM_OUTPUT and last != "identity"
         everything = [True] + [wanted for has_bias in biased for wanted in (True, has_bias)]
@@ -308,8 +321,8 @@ def mlp_samples() -> Iterator[Sample]:
 
             yield Sample(
                 "mlp_backward",
-                f"{hidden}-{last}-{label}",
-                ((*leading, sizes[-1]), *shapes),
+                f"{form}-{last}-{label}",
+                ((*members, *leading, sizes[-1]), *shapes),
                 backward_arguments,
                 vector_jacobian(expected, kept),
             )
@@ -318,19 +331,19 @@ def mlp_samples() -> Iterator[Sample]:
 def mlp_jet_samples() -> Iterator[Sample]:
     """With and without second derivatives, each or their sum, with weights or without."""
     cases = [
-        ("tanh", "identity", (3, 4, 2), (True, False), (2,), (2, 1), []),
-        ("gelu", "sigmoid", (2, 3, 2), (True, True), (2, 2), (2, 2), []),
-        ("silu", "mish", (2, 2), (True,), (), (3, 0), []),
-        ("softplus", "identity", (2, 3, 2), (False, True), (2,), (2, 1), [1.0, -0.5]),
+        ("tanh", "identity", (3, 4, 2), (True, False), (2,), (2, 1), [], ()),
+        ("gelu", "sigmoid", (2, 3, 2), (True, True), (2, 2), (2, 2), [], ()),
+        ("silu", "mish", (2, 2), (True,), (), (3, 0), [], ()),
+        ("softplus", "identity", (2, 3, 2), (False, True), (2,), (2, 1), [1.0, -0.5], ()),
+        ("tanh", "identity", (2, 3, 2), (True, True), (2,), (2, 1), [], (3,)),
     ]
-    for hidden, last, sizes, biased, leading, (directions, seconds), trace_weights in cases:
-        parameters: list[Shape] = []
-        for inputs, outputs, has_bias in zip(sizes[:-1], sizes[1:], biased, strict=True):
-            parameters += [(outputs, inputs), (outputs,)] if has_bias else [(outputs, inputs)]
+    for hidden, last, sizes, biased, leading, (directions, seconds), trace_weights, members in cases:
         rows = 1 + directions + seconds
-        shapes = ((*leading, rows, sizes[0]), *parameters)
+        shapes = perceptron_shapes((*members, *leading, rows, sizes[0]), sizes, biased, members)
         expected = mlp_jet_reference(directions, biased, activation(hidden), activation(last), trace_weights)
-        label = f"{hidden}-{last}-{directions}-{seconds}"
+        label = f"{'ensemble-' if members else ''}{hidden}-{last}-{directions}-{seconds}"
+        if members:
+            expected = of_members(expected)
 
         def arguments(
             x: Tensor,
@@ -357,7 +370,7 @@ def mlp_jet_samples() -> Iterator[Sample]:
         yield Sample(
             "mlp_jet_backward",
             label,
-            ((*leading, rows, sizes[-1]), *shapes),
+            ((*members, *leading, rows, sizes[-1]), *shapes),
             backward_arguments,
             vector_jacobian(expected, present),
             of_points=2,

@@ -197,9 +197,9 @@ def is_plain_tensor(tensor: Any) -> bool:
     )
 
 
-def is_plain_linear(layer: Any) -> TypeGuard[nn.Linear]:
-    """Whether calling the layer does nothing but multiply with its weight and add its bias."""
-    return type(layer) is nn.Linear and is_untouched(layer) and _has_plain_parameters(layer._parameters)
+def is_plain_linear(layer: Any, kind: type[nn.Module] = nn.Linear) -> TypeGuard[nn.Linear]:
+    """Whether calling the layer, of that kind, does nothing but multiply with its weight and add its bias."""
+    return type(layer) is kind and is_untouched(layer) and _has_plain_parameters(layer._parameters)
 
 
 def _has_plain_parameters(parameters: Mapping[str, Tensor | None]) -> bool:

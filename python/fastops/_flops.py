@@ -20,7 +20,7 @@ _ops = torch.ops.fastops
 
 def _product(input_shape: Shape, weight_shape: Shape) -> int:
     """input @ weight.T, or either of its gradients."""
-    return 2 * math.prod(input_shape[:-1]) * math.prod(weight_shape)
+    return 2 * math.prod(input_shape[:-1]) * math.prod(weight_shape[-2:])  # each row meets one member of an ensemble
 
 
 @register_flop_formula([_ops.mlp, _ops.mlp_forward])

@@ -15,17 +15,22 @@ from ._resolve import PARAMETERS, as_module, plain_activation, resolve
 class Network(NamedTuple):
     """Plain layers, and the arguments of their ``mlp`` from ``activation`` to ``output_params``."""
 
-    layers: list[nn.Linear]
+    layers: list[Any]
     functions: tuple[str, str, list[float], list[float]]
 
+    @property
+    def parameters(self) -> tuple[list[Tensor], list[Tensor | None]]:
+        """The arguments ``weights`` and ``biases``."""
+        return [layer.weight for layer in self.layers], [layer.bias for layer in self.layers]
 
-def as_network(modules: Iterable[nn.Module]) -> Network | None:
-    """The modules as one network; None where one is not plain, or they have another form."""
+
+def as_network(modules: Iterable[nn.Module], kind: type[nn.Module] = nn.Linear) -> Network | None:
+    """The modules as one network with layers of a kind; None where one is not plain, or they have another form."""
     identity: tuple[str, list[float]] = ("identity", [])
-    layers: list[nn.Linear] = []
+    layers: list[Any] = []
     functions: list[tuple[str, list[float]]] = []  # after each layer
     for module in modules:
-        if is_plain_linear(module):
+        if is_plain_linear(module, kind):
             layers.append(module)
             functions.append(identity)
         elif not is_off(module):
@@ -93,11 +98,11 @@ def name_after(name: str, distance: int, what: str) -> str:
     return str(int(name) + distance) if name.isdecimal() else f"{name}_{what}"
 
 
-def check_form(sequential: nn.Sequential) -> None:
-    """Raises a ValueError unless it is a multi-layer perceptron."""
+def check_form(sequential: nn.Sequential, owner: str) -> None:
+    """Raises a ValueError, which names the owner, unless it is a multi-layer perceptron."""
 
     def fail(position: str, reason: str) -> ValueError:
-        return ValueError(f"fastops.nn.MLP.from_sequential: module {position}: {reason}")
+        return ValueError(f"fastops.nn.{owner}module {position}: {reason}")
 
     is_empty = True
     between: list[tuple[str, nn.Module, float]] = []  # after each layer but the last: position, activation, dropout

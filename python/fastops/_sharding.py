@@ -77,19 +77,22 @@ def _gated_act(a: Arguments) -> Iterator[Layout]:
 
 def _mlp(a: Arguments) -> Iterator[Layout]:
     features = Shard(a["input"].ndim - 1)
-    for shard in _shards(a["input"], range(features.dim)):
+    first = a["weights"][0].ndim - 2 if a["weights"] else 0  # 1 of an ensemble, whose members come first
+    for shard in _shards(a["input"], range(first, features.dim)):
         yield {"input": shard, "saved": shard, "output": shard}
+    if first:
+        yield dict.fromkeys(["input", "weights", "biases", "saved", "output"], Shard(0))
     # The last layer by columns, that is by its output features.
     before: list[Placement] = [Replicate()] * (len(a["weights"]) - 1)
-    columns = [*before, Shard(0)]
+    columns = [*before, Shard(first)]
     yield {"weights": columns, "biases": columns, "saved": [*before, features], "output": features}
     # The last layer by rows, that is by its input features, and the one before it by columns: nothing that is not
     # linear comes after the sum.
     if a["output_activation"] == "identity":
         layout: Layout = {"saved": [*before[1:], features]} if before else {"input": features}
         if before:
-            before[-1] = Shard(0)
-        yield {**layout, "weights": [*before, Shard(1)], "biases": [*before, Partial()], "output": Partial()}
+            before[-1] = Shard(first)
+        yield {**layout, "weights": [*before, Shard(first + 1)], "biases": [*before, Partial()], "output": Partial()}
 
 
 def _mlp_jet(a: Arguments) -> Iterator[Layout]:

@@ -138,6 +138,18 @@ def linear_act(
     return torch.ops.fastops.linear_act(input, weight, bias, activation, _list(params))
 
 
+@torch.jit.unused
+def _traced_layer(
+    input: Tensor, weight: Tensor, bias: Optional[Tensor], activation: str, params: Optional[List[float]]
+) -> Tensor:
+    if weight.dim() == 2:
+        return linear_act(input, weight, bias, activation, params)
+    rows = input.flatten(1, -2) if input.dim() > 2 else input.unsqueeze(1)
+    product = rows @ weight.mT
+    output = product if bias is None else product + bias.unsqueeze(1)
+    return bias_act(output.reshape(input.shape[:-1] + output.shape[-1:]), None, activation, params)
+
+
 def mlp(
     input: Tensor,
     weights: List[Tensor],
@@ -154,10 +166,10 @@ def mlp(
     uses ``output_activation``. For the backward pass one tensor per hidden layer is kept, or none with ``checkpoint``.
 
     Args:
-        input: [..., in_features].
+        input: [..., in_features]; of an ensemble [members, ..., in_features].
         weights: one [out_features, in_features] tensor per layer; each layer's in_features are the outputs of the
-            layer before.
-        biases: one [out_features] tensor or None per layer; None for no biases at all.
+            layer before. Or [members, out_features, in_features], an ensemble of networks.
+        biases: one [out_features] or [members, out_features] tensor or None per layer; None for no biases at all.
         activation: name of the hidden layers' activation.
         output_activation: name of the last layer's activation.
         params: parameters of ``activation``; None for its defaults.
@@ -165,7 +177,7 @@ def mlp(
         checkpoint: keep nothing but the arguments for the backward pass, which computes the hidden layers again.
 
     Returns:
-        [..., out_features of the last layer].
+        [..., out_features of the last layer], with the members in front where the input has them.
 
     Raises:
         TypeError: an argument of another kind, an unsupported dtype, or two of them.
@@ -177,8 +189,8 @@ def mlp(
         if torch.jit.is_tracing():  # it has no lists of optional tensors
             last = len(weights) - 1
             for i in range(last):
-                input = linear_act(input, weights[i], biases[i], activation, params)
-            return linear_act(input, weights[last], biases[last], output_activation, output_params)
+                input = _traced_layer(input, weights[i], biases[i], activation, params)
+            return _traced_layer(input, weights[last], biases[last], output_activation, output_params)
         return call(
             torch.ops.fastops.mlp,
             input,

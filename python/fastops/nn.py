@@ -18,14 +18,25 @@ import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch.compiler import is_compiling
 
-from . import _C, _activations, functional
+from . import _C, _activations
 from ._activations import *  # noqa: F403
 from ._convert import convert
 from ._eager import check_tensor, is_linear_unchanged, is_plain_linear, is_plain_tensor
-from ._network import as_network, call_modules, check_form, check_settable, module_of, name_after, restore_activation
+from ._ensemble import EnsembleLinear, EnsembleMLP
+from ._network import (
+    Network,
+    as_network,
+    call_modules,
+    check_form,
+    check_settable,
+    module_of,
+    name_after,
+    restore_activation,
+)
+from ._perceptron import Perceptron
 from ._resolve import Activation, as_module, plain_activation, resolve
 
-__all__ = [*_activations.MODULES, "GatedMLP", "LinearAct", "MLP", "convert"]
+__all__ = [*_activations.MODULES, "EnsembleLinear", "EnsembleMLP", "GatedMLP", "LinearAct", "MLP", "convert"]
 
 
 class LinearAct(nn.Module):
@@ -114,7 +125,7 @@ class LinearAct(nn.Module):
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
 
 
-class MLP(nn.Sequential):
+class MLP(Perceptron):
     """A multi-layer perceptron in one op: ``Linear, activation, Linear, activation, ..., Linear, output_activation``.
 
     It is the ``torch.nn.Sequential`` of these modules, with the same names and state dict, and can be used and changed
@@ -190,7 +201,7 @@ class MLP(nn.Sequential):
         Raises:
             ValueError: it has another form; the message says where.
         """
-        check_form(sequential)
+        check_form(sequential, "MLP.from_sequential: ")
         mlp = cls.__new__(cls)
         nn.Sequential.__init__(mlp, OrderedDict(sequential._modules))
         mlp.checkpoint = False
@@ -221,92 +232,6 @@ class MLP(nn.Sequential):
             input, weights, biases, activation, output_activation, params, output_params, self.checkpoint
         )
 
-    def _one_by_one(self, input: Tensor) -> Tensor:
-        for module in self:
-            input = module(input)
-        return input
-
-    @torch.jit.unused
-    def value_gradient_laplacian(self, input: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The outputs, their gradients and their Laplacians in the input (:func:`fastops.functional.mlp_laplacian`).
-
-        Args:
-            input: points [..., in_features].
-
-        Returns:
-            [..., out_features], [..., out_features, in_features] and [..., out_features].
-
-        Raises:
-            RuntimeError: the modules are no plain MLP: there is active dropout, the activations differ, or one has
-                hooks.
-        """
-        weights, biases, functions = self._plain("value_gradient_laplacian", input)
-        return functional.mlp_laplacian(input, weights, biases, *functions)
-
-    @torch.jit.unused
-    def jacobian(self, input: Tensor) -> Tensor:
-        """The derivatives of the outputs in the input, [..., out_features, in_features].
-
-        In forward mode: in the time of 1 + in_features forward passes, and less memory than in reverse mode.
-
-        Args:
-            input: points [..., in_features].
-
-        Raises:
-            RuntimeError: as :meth:`value_gradient_laplacian`.
-        """
-        weights, biases, functions = self._plain("jacobian", input)
-        return functional.mlp_jacobian(input, weights, biases, *functions)[1]
-
-    @torch.jit.unused
-    def divergence(self, input: Tensor, probe: Optional[Tensor] = None) -> tuple[Tensor, Tensor]:
-        """The outputs of a vector field, and its divergence, the trace of the Jacobian.
-
-        With a probe v it is estimated by ``v @ J @ v`` in the time of two forward passes. The mean over probes whose
-        elements are independent, with mean 0 and variance 1, is exact (Hutchinson, A Stochastic Estimator of the Trace
-        of the Influence Matrix for Laplacian Smoothing Splines, 1990).
-
-        Args:
-            input: points [..., features]; the outputs are as many.
-            probe: of the input's shape; None for the exact divergence, from 1 + features rows a point.
-
-        Returns:
-            [..., features] and [...].
-
-        Raises:
-            RuntimeError: as :meth:`value_gradient_laplacian`.
-            ValueError: the outputs are not as many as the inputs, or the probe has another shape.
-        """
-        weights, biases, functions = self._plain("divergence", input)
-        if weights[-1].size(0) != weights[0].size(1):
-            raise ValueError(
-                f"fastops.nn.MLP.divergence: it needs as many outputs as inputs, but has {weights[-1].size(0)} outputs "
-                f"and {weights[0].size(1)} inputs"
-            )
-        if probe is None:
-            value, jacobian = functional.mlp_jacobian(input, weights, biases, *functions)
-            return value, jacobian.diagonal(dim1=-2, dim2=-1).sum(-1)
-        if probe.shape != input.shape:
-            raise ValueError(
-                f"fastops.nn.MLP.divergence: probe must have the input's shape {list(input.shape)}, but has "
-                f"{list(probe.shape)}"
-            )
-        value, first, _ = functional.mlp_jet(input, probe.unsqueeze(-2), weights, biases, *functions, order=1)
-        return value, (first.squeeze(-2) * probe).sum(-1)
-
-    @torch.jit.unused
-    def _plain(
-        self, method: str, input: Tensor
-    ) -> tuple[list[Tensor], list[Optional[Tensor]], tuple[str, str, list[float], list[float]]]:
-        check_tensor(f"nn.MLP.{method}", input)
-        network = as_network(self._modules.values())
-        if network is None:
-            raise RuntimeError(
-                f"fastops.nn.MLP.{method}: its modules are more than linear layers with the same activation between "
-                "them: there is active dropout (call eval()), the activations differ, or one has hooks or was replaced"
-            )
-        return [layer.weight for layer in network.layers], [layer.bias for layer in network.layers], network.functions
-
     @torch.jit.unused
     def _composed(self, input: Tensor) -> Tensor:
         modules = list(self._modules.values())
@@ -314,23 +239,19 @@ class MLP(nn.Sequential):
         network = None if is_tracing else as_network(modules)
         if network is not None:
             check_tensor("nn.MLP", input)
-            weights, biases = [layer.weight for layer in network.layers], [layer.bias for layer in network.layers]
-            return torch.ops.fastops.mlp(input, weights, biases, *network.functions, self.checkpoint)
+            return torch.ops.fastops.mlp(input, *network.parameters, *network.functions, self.checkpoint)
         if self.checkpoint and not is_tracing:
             return torch.utils.checkpoint.checkpoint(call_modules, modules, input, use_reentrant=False)
         return call_modules(modules, input)
+
+    @torch.jit.unused
+    def _network(self) -> Optional[Network]:
+        return as_network(self._modules.values())
 
     @property
     def _functions(self) -> Optional[tuple[str, str, list[float], list[float]]]:
         network = as_network([module for module in self._modules.values() if type(module) is not nn.Dropout])
         return network and network.functions
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return nn.Sequential(OrderedDict(list(self._modules.items())[index]))
-        return nn.Sequential.__getitem__(self, index)
-
-    __getitem__.__dict__.update(nn.Sequential.__getitem__.__dict__)  # scripted modules have it, too
 
     def __setattr__(self, name: str, value: Any) -> None:
         if type(self) is MLP:

@@ -31,7 +31,7 @@ struct MlpNode : OpNode<MlpNode> {
     const Tensor x = input.unpack();
     const std::vector<Tensor> w = unpack(weights);
     const auto [out, hidden] = checkpoint ? forward_again(x, w, bias_list) : kept();
-    const Tensor grad_output = with_even_rows(MlpBackward::name, "grad_output", grads[0]);
+    const Tensor grad_output = with_even_rows(MlpBackward::name, "grad_output", grads[0], is_ensemble(w));
     return scatter(call_op(MlpBackward{grad_output, x, w, bias_list, out, hidden, info(activation.id).name,
                                        info(output_activation.id).name, parameters(activation),
                                        parameters(output_activation), mask}),
@@ -76,7 +76,10 @@ NodePtr<MlpNode> make_mlp_node(const MlpArguments& mlp) {
 
 Tensor mlp_autograd(c10::DispatchKeySet keys, Mlp op) {
   Tensor even;
-  if (!op.checkpoint && !has_even_rows(op.input)) op.input = even = with_even_rows(Mlp::name, "input", op.input);
+  const bool ensemble = is_ensemble(op.weights);
+  if (!op.checkpoint && !has_even_rows(op.input, ensemble)) {
+    op.input = even = with_even_rows(Mlp::name, "input", op.input, ensemble);
+  }
   const bool grad = needs_grad(op.input, op.weights, op.biases);
   if (any_tangent(op.input, op.weights, op.biases) || (grad && !op.checkpoint)) {
     return std::get<0>(call_op<MlpForward>(op));

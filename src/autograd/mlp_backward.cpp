@@ -1,4 +1,4 @@
-// The node of mlp_backward.
+// The node of mlp_backward of one network; that of an ensemble is made of ops that have their own derivatives.
 #include <torch/library.h>
 
 #include "autograd/mlp.h"
@@ -80,9 +80,12 @@ struct MlpBackwardNode : OpNode<MlpBackwardNode> {
 const RegisterNode<MlpBackwardNode> mlp_backward_node;
 
 std::vector<Tensor> mlp_backward_autograd(c10::DispatchKeySet keys, const MlpBackward& op) {
-  if (any_tangent(op.grad_output, op.input, op.weights, op.biases)) return composite_mlp_backward(op.checked());
+  const bool grad = needs_grad(op.grad_output, op.input, op.weights, op.biases);
+  if (any_tangent(op.grad_output, op.input, op.weights, op.biases) || (grad && is_ensemble(op.weights))) {
+    return composite_mlp_backward(op.checked());
+  }
   std::vector<Tensor> grads = call_below_autograd(keys, op);
-  if (needs_grad(op.grad_output, op.input, op.weights, op.biases)) {
+  if (grad) {
     const MlpArguments mlp =
         MlpForward{op.input, op.weights, op.biases, op.activation, op.output_activation, op.params, op.output_params}
             .resolved();

@@ -19,7 +19,7 @@ BiasActArguments BiasAct::checked() const {
   const ActivationSpec spec = activation_spec(name, activation, params);
   check_tensor(name, "self", self);
   const Tensor& added = value_or_undefined(bias);
-  if (added.defined()) check_bias(name, "bias", bias, last_size(name, "self", self), "self", self);
+  if (added.defined()) check_bias(name, "bias", bias, {last_size(name, "self", self)}, "self", self);
   return {self, added, spec};
 }
 
@@ -33,7 +33,7 @@ BiasActOutArguments BiasActOut::checked() const {
 BiasActBackwardArguments BiasActBackward::checked() const {
   const ActivationSpec spec =
       ActivationBackward{grad_output, saved, activation, params, from_output, 1}.checked().activation;
-  check_bias(name, "bias", bias, last_size(name, "saved", saved), "saved", saved);
+  check_bias(name, "bias", bias, {last_size(name, "saved", saved)}, "saved", saved);
   const Tensor& added = from_output ? undefined_tensor() : value_or_undefined(bias);
   return {grad_output, saved, added, spec, from_output, output_mask};
 }

@@ -79,12 +79,12 @@ c10::SymInt last_size(std::string_view op, Argument argument, const at::Tensor& 
   return tensor.sym_size(-1);
 }
 
-void check_bias(std::string_view op, Argument argument, const std::optional<at::Tensor>& bias, const c10::SymInt& size,
-                Argument like_argument, const at::Tensor& like) {
+void check_bias(std::string_view op, Argument argument, const std::optional<at::Tensor>& bias,
+                c10::SymIntArrayRef sizes, Argument like_argument, const at::Tensor& like) {
   if (!bias || !bias->defined()) return;
   check_like(op, argument, *bias, like_argument, like);
-  TORCH_CHECK_VALUE(bias->dim() == 1 && bias->sym_size(0) == size, "fastops.", op, ": ", argument, " has shape ",
-                    bias->sym_sizes(), ", but must have shape [", size, "]");
+  TORCH_CHECK_VALUE(bias->sym_sizes().equals(sizes), "fastops.", op, ": ", argument, " has shape ", bias->sym_sizes(),
+                    ", but must have shape ", sizes);
 }
 
 namespace {

@@ -37,9 +37,9 @@ FASTOPS_API void check_same_shape(std::string_view op, Argument argument, const 
 // The last dimension, which the tensor must have; else ValueError.
 FASTOPS_API c10::SymInt last_size(std::string_view op, Argument argument, const at::Tensor& tensor);
 
-// A vector of `size` elements, as check_like; nothing where absent.
+// A tensor of this shape, as check_like; nothing where absent.
 FASTOPS_API void check_bias(std::string_view op, Argument argument, const std::optional<at::Tensor>& bias,
-                            const c10::SymInt& size, Argument like_argument, const at::Tensor& like);
+                            c10::SymIntArrayRef sizes, Argument like_argument, const at::Tensor& like);
 
 // An `out` for a result with the sizes of `like`: an empty tensor, or one that has them.
 FASTOPS_API void check_out(std::string_view op, const at::Tensor& out, const at::Tensor& like);

@@ -38,7 +38,9 @@
 //     using Guard = c10::DeviceGuard;  // what makes a tensor's device the current one
 //
 //     // Kernels for more than one step, which take over what they can: nullopt is a network that they leave. `saved`
-//     // is filled where given; gate and up are returned if `saves`.
+//     // is filled where given; gate and up are returned if `saves`. Those of mlp and mlp_jet are not asked about
+//     // ensembles unless they take them.
+//     static constexpr bool takes_ensembles = true;
 //     static std::optional<LayerSteps::Forward> try_layer(const Tensor& x, const Tensor& weight, const Tensor& bias,
 //                                                         const ActivationSpec& f, bool keeps_z);
 //     static std::optional<Tensor> try_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved);
@@ -193,6 +195,11 @@ struct ActivationLayer {
 };
 
 template <class Device>
+bool takes(const MlpArguments& mlp) {
+  return !mlp.ensemble || requires { requires Device::takes_ensembles; };
+}
+
+template <class Device>
 struct DeviceOps {
   static Tensor activation_backward(const ActivationBackwardArguments& backward) {
     [[maybe_unused]] const auto guard = guard_for<Device>(backward.saved);
@@ -272,7 +279,7 @@ struct DeviceOps {
   static Tensor mlp_and_saved(const MlpArguments& mlp, std::vector<Tensor>* saved) {
     [[maybe_unused]] const auto guard = guard_for<Device>(mlp.input);
     if constexpr (requires { &Device::try_mlp; }) {
-      if (auto output = Device::try_mlp(mlp, saved)) return *std::move(output);
+      if (auto output = takes<Device>(mlp) ? Device::try_mlp(mlp, saved) : std::nullopt) return *std::move(output);
     }
     return layered_mlp(mlp, saved, layer_steps_of<Device>);
   }
@@ -285,7 +292,7 @@ struct DeviceOps {
   static std::vector<Tensor> mlp_backward(const MlpBackwardArguments& mlp) {
     [[maybe_unused]] const auto guard = guard_for<Device>(mlp.input);
     if constexpr (requires { &Device::try_mlp_backward; }) {
-      if (auto grads = Device::try_mlp_backward(mlp)) return *std::move(grads);
+      if (auto grads = takes<Device>(mlp) ? Device::try_mlp_backward(mlp) : std::nullopt) return *std::move(grads);
     }
     return layered_mlp_backward(mlp, layer_steps_of<Device>);
   }
@@ -293,7 +300,7 @@ struct DeviceOps {
   static Tensor mlp_jet_and_saved(const MlpJetArguments& mlp, std::vector<Tensor>* saved) {
     [[maybe_unused]] const auto guard = guard_for<Device>(mlp.input);
     if constexpr (requires { &Device::try_mlp_jet; }) {
-      if (auto output = Device::try_mlp_jet(mlp, saved)) return *std::move(output);
+      if (auto output = takes<Device>(mlp) ? Device::try_mlp_jet(mlp, saved) : std::nullopt) return *std::move(output);
     }
     return composite_mlp_jet(mlp, saved);
   }
@@ -306,7 +313,7 @@ struct DeviceOps {
   static std::vector<Tensor> mlp_jet_backward(const MlpJetBackwardArguments& mlp) {
     [[maybe_unused]] const auto guard = guard_for<Device>(mlp.input);
     if constexpr (requires { &Device::try_mlp_jet_backward; }) {
-      if (auto grads = Device::try_mlp_jet_backward(mlp)) return *std::move(grads);
+      if (auto grads = takes<Device>(mlp) ? Device::try_mlp_jet_backward(mlp) : std::nullopt) return *std::move(grads);
     }
     return composite_mlp_jet_backward(mlp, /*again=*/false);
   }

@@ -47,9 +47,9 @@ GatedMlpArguments GatedMlpForward::checked() const {
   TORCH_CHECK_VALUE(mlp.up_weight.sym_size(0) == hidden, "fastops.", op, ": up_weight has ", mlp.up_weight.sym_size(0),
                     " outputs, but gate_weight has ", hidden);
   check_weight("down_weight", mlp.down_weight, hidden, "the hidden layer (gate_weight's outputs)");
-  check_bias(op, "gate_bias", gate_bias, hidden, "input", input);
-  check_bias(op, "up_bias", up_bias, hidden, "input", input);
-  check_bias(op, "down_bias", down_bias, mlp.down_weight.sym_size(0), "input", input);
+  check_bias(op, "gate_bias", gate_bias, {hidden}, "input", input);
+  check_bias(op, "up_bias", up_bias, {hidden}, "input", input);
+  check_bias(op, "down_bias", down_bias, {mlp.down_weight.sym_size(0)}, "input", input);
   return mlp;
 }
 

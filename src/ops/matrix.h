@@ -34,20 +34,21 @@ inline int64_t row_count(const at::Tensor& tensor) {
 }
 
 // Whether every product takes a tensor as it is: the elements of a row lie side by side, and as_matrix needs no copy.
-// (Tensors that are no arrays are for the checks to refuse.)
-inline bool has_even_rows(const at::Tensor& tensor) {
+// (Tensors that are no arrays are for the checks to refuse.) Of an ensemble, for each member.
+inline bool has_even_rows(const at::Tensor& tensor, bool ensemble = false) {
   if (tensor.layout() != at::kStrided || tensor.is_nested() || tensor.is_contiguous_or_false()) return true;
   const auto sizes = tensor.sym_sizes();
   const auto strides = tensor.sym_strides();
   const auto is = [](const c10::SymInt& a, const c10::SymInt& b) { return TORCH_GUARD_OR_FALSE(a.sym_eq(b)); };
   if (!is(strides.back(), 1)) return false;
-  for (size_t d = 0; d + 2 < sizes.size(); ++d) {
+  for (size_t d = ensemble ? 1 : 0; d + 2 < sizes.size(); ++d) {
     if (!is(strides[d], strides[d + 1] * sizes[d + 1])) return false;
   }
   return true;
 }
-inline at::Tensor with_even_rows(std::string_view op, Argument argument, const at::Tensor& tensor) {
-  if (has_even_rows(tensor)) return tensor;
+inline at::Tensor with_even_rows(std::string_view op, Argument argument, const at::Tensor& tensor,
+                                 bool ensemble = false) {
+  if (has_even_rows(tensor, ensemble)) return tensor;
   check_tensor(op, argument, tensor);
   return tensor.contiguous();
 }
@@ -88,6 +89,12 @@ struct Projection {
 inline Projection project(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
   if (bias.defined() && adds_bias_in_product(x)) return {at::addmm(bias, x, weight.t()), {}};
   return {at::mm(x, weight.t()), bias};
+}
+
+// Of an ensemble's weight or bias that its members share, expanded: without their dimension. Others as they are.
+inline at::Tensor of_all_members(const at::Tensor& parameter, bool ensemble) {
+  if (!ensemble || !parameter.defined() || !TORCH_GUARD_OR_FALSE(parameter.sym_stride(0).sym_eq(0))) return parameter;
+  return parameter.select(0, 0);
 }
 
 // input @ weight.T + bias; bias may be undefined.

@@ -1,7 +1,6 @@
 #include "ops/mlp.h"
 
 #include <ATen/ops/addmm.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/mm.h>
 #include <torch/library.h>
@@ -10,31 +9,46 @@
 #include <string>
 
 #include "ops/activation.h"
-#include "ops/autocast.h"
 #include "ops/bias_act.h"
 #include "ops/checks.h"
 #include "ops/define.h"
 #include "ops/fallback.h"
-#include "ops/matrix.h"
+#include "ops/mlp_family.h"
 
 namespace fastops {
 
 namespace {
 
+void check_members(std::string_view op, const MlpArguments& mlp, size_t layer, Argument weight) {
+  const c10::SymInt members = mlp.weights[layer].sym_size(0);
+  if (layer == 0) {
+    TORCH_CHECK_VALUE(mlp.input.dim() >= 2 && mlp.input.sym_size(0) == members, "fastops.", op,
+                      ": input must have shape [members, ..., in_features] for the ", members, " members of ", weight,
+                      ", but has shape ", mlp.input.sym_sizes());
+  } else {
+    const c10::SymInt first = mlp.weights[0].sym_size(0);
+    TORCH_CHECK_VALUE(members == first, "fastops.", op, ": ", weight, " has ", members, " members, but weights[0] has ",
+                      first);
+  }
+}
+
 void check_layer(std::string_view op, const MlpArguments& mlp, size_t layer, Argument weight, Argument bias) {
   const Tensor& w = mlp.weights[layer];
   check_like(op, weight, w, "input", mlp.input);
-  TORCH_CHECK_VALUE(w.dim() == 2, "fastops.", op, ": ", weight,
-                    " must have shape [out_features, in_features], but has ", w.dim(), " dimensions");
+  const int64_t dims = mlp.ensemble ? 3 : 2;
+  TORCH_CHECK_VALUE(w.dim() == dims, "fastops.", op, ": ", weight, " must have shape [",
+                    mlp.ensemble ? "members, " : "", "out_features, in_features], but has ", w.dim(), " dimensions");
+  if (mlp.ensemble) check_members(op, mlp, layer, weight);
+  const c10::SymInt in_features = w.sym_size(-1);
   if (layer == 0) {
-    TORCH_CHECK_VALUE(w.sym_size(1) == mlp.input.sym_size(-1), "fastops.", op, ": ", weight, " has ", w.sym_size(1),
+    TORCH_CHECK_VALUE(in_features == mlp.input.sym_size(-1), "fastops.", op, ": ", weight, " has ", in_features,
                       " input features, but input has ", mlp.input.sym_size(-1));
   } else {
-    const auto outputs = mlp.weights[layer - 1].sym_size(0);
-    TORCH_CHECK_VALUE(w.sym_size(1) == outputs, "fastops.", op, ": ", weight, " has ", w.sym_size(1),
+    const auto outputs = mlp.weights[layer - 1].sym_size(-2);
+    TORCH_CHECK_VALUE(in_features == outputs, "fastops.", op, ": ", weight, " has ", in_features,
                       " input features, but layer ", layer - 1, " has ", outputs, " outputs");
   }
-  check_bias(op, bias, mlp.biases[layer], w.sym_size(0), "input", mlp.input);
+  check_bias(op, bias, mlp.biases[layer], w.sym_sizes().slice(0, dims - 1), "input", mlp.input);
 }
 
 MlpArguments resolve(std::string_view op, const MlpForward& mlp) {
@@ -42,7 +56,8 @@ MlpArguments resolve(std::string_view op, const MlpForward& mlp) {
                          mlp.weights,
                          {},
                          activation_spec(op, mlp.activation, mlp.params),
-                         activation_spec(op, mlp.output_activation, mlp.output_params, "output_")};
+                         activation_spec(op, mlp.output_activation, mlp.output_params, "output_"),
+                         is_ensemble(mlp.weights)};
   const OptionalTensors& biases = mlp.biases;
   arguments.biases.reserve(biases.size());
   for (size_t i = 0; i < biases.size(); ++i) arguments.biases.push_back(value_or_undefined(biases.get(i)));
@@ -77,35 +92,38 @@ MlpArguments LinearAct::checked() const {
   return mlp;
 }
 
-MlpBackwardArguments MlpBackward::checked() const {
-  const MlpArguments mlp =
-      check_mlp(name, {input, weights, biases, activation, output_activation, params, output_params});
-  const Tensor& last = value_or_undefined(output);
-  const size_t expected = mlp.layers() - 1 + (mlp.saves(mlp.layers() - 1) ? 1 : 0);
-  TORCH_CHECK_VALUE(saved.size() == expected, "fastops.", name, ": saved has ", saved.size(),
-                    " tensors, but must have ", expected, ", as mlp_forward returned them");
-  TORCH_CHECK_VALUE(!mlp.needs_output() || last.defined(), "fastops.", name,
-                    ": output must be given for output_activation ", output_activation);
-  const size_t mask_size = output_mask.get().size();
-  TORCH_CHECK_VALUE(mask_size == 1 + 2 * mlp.layers(), "fastops.", name, ": output_mask has ", mask_size,
-                    " entries, but must have ", 1 + 2 * mlp.layers());
-  const auto check_layer_tensor = [&](Argument argument, const Tensor& tensor, size_t layer) {
-    check_like(name, argument, tensor, "input", input);
-    auto sizes = mlp.input.sym_sizes().vec();
-    sizes.back() = weights[layer].sym_size(0);
-    TORCH_CHECK_VALUE(tensor.sym_sizes().equals(sizes), "fastops.", name, ": ", argument, " has shape ",
-                      tensor.sym_sizes(), ", but must have shape ", c10::SymIntArrayRef(sizes));
-  };
-  check_layer_tensor("grad_output", grad_output, mlp.layers() - 1);
-  if (mlp.needs_output()) check_layer_tensor("output", last, mlp.layers() - 1);
-  for (size_t i = 0; i < saved.size(); ++i) check_layer_tensor({"saved", i}, saved[i], i);
-  MlpBackwardArguments backward{mlp, grad_output, last, saved, {}};
-  for (const bool wanted : output_mask.get()) backward.output_mask.push_back(wanted);
-  return backward;
+void check_layer_tensor(std::string_view op, Argument argument, const Tensor& tensor, const MlpArguments& mlp,
+                        size_t layer) {
+  check_like(op, argument, tensor, "input", mlp.input);
+  auto sizes = mlp.input.sym_sizes().vec();
+  sizes.back() = mlp.weights[layer].sym_size(-2);
+  TORCH_CHECK_VALUE(tensor.sym_sizes().equals(sizes), "fastops.", op, ": ", argument, " has shape ", tensor.sym_sizes(),
+                    ", but must have shape ", c10::SymIntArrayRef(sizes));
 }
 
-size_t MlpBackwardArguments::lowest_wanted() const {
-  return std::find(output_mask.begin(), output_mask.end(), true) - output_mask.begin();
+MlpGradientArguments check_gradients(std::string_view op, const MlpArguments& mlp, const Tensor& grad_output,
+                                     at::TensorList saved, size_t expected_saved, const c10::List<bool>& output_mask) {
+  TORCH_CHECK_VALUE(saved.size() == expected_saved, "fastops.", op, ": saved has ", saved.size(),
+                    " tensors, but must have ", expected_saved, ", as the forward op returned them");
+  TORCH_CHECK_VALUE(output_mask.size() == 1 + 2 * mlp.layers(), "fastops.", op, ": output_mask has ",
+                    output_mask.size(), " entries, but must have ", 1 + 2 * mlp.layers());
+  check_layer_tensor(op, "grad_output", grad_output, mlp, mlp.layers() - 1);
+  for (size_t i = 0; i < saved.size(); ++i) check_layer_tensor(op, {"saved", i}, saved[i], mlp, i);
+  MlpGradientArguments gradients{grad_output, saved, {}};
+  for (const bool wanted : output_mask) gradients.output_mask.push_back(wanted);
+  return gradients;
+}
+
+MlpBackwardArguments MlpBackward::checked() const {
+  MlpArguments mlp = check_mlp(name, {input, weights, biases, activation, output_activation, params, output_params});
+  const size_t last = mlp.layers() - 1;
+  const Tensor& kept_output = value_or_undefined(output);
+  TORCH_CHECK_VALUE(!mlp.needs_output() || kept_output.defined(), "fastops.", name,
+                    ": output must be given for output_activation ", output_activation);
+  MlpGradientArguments gradients =
+      check_gradients(name, mlp, grad_output, saved, last + (mlp.saves(last) ? 1 : 0), output_mask);
+  if (mlp.needs_output()) check_layer_tensor(name, "output", kept_output, mlp, last);
+  return {std::move(mlp), std::move(gradients), kept_output};
 }
 
 Tensor composite_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved) {
@@ -154,8 +172,9 @@ std::vector<Tensor> layered_mlp_backward(const MlpBackwardArguments& mlp, const 
   const size_t lowest = mlp.lowest_wanted();
   std::vector<Tensor> grads(mlp.output_mask.size());
 
+  const auto multiply = mlp.ensemble ? product : steps.product;
   const auto weight_gradient = [&](size_t layer, const Tensor& dz, const Tensor& x) {
-    return is_transposed(mlp.weights[layer]) ? steps.product(x.mT(), dz).mT() : steps.product(dz.mT(), x);
+    return is_transposed(mlp.weights[layer]) ? multiply(x.mT(), dz).mT() : multiply(dz.mT(), x);
   };
   // The step of a layer; for an ensemble the sums are those of each network.
   const auto step_back = [&](const Tensor& grad, size_t layer, LayerSteps::Wanted wanted, bool disposable) {
@@ -192,7 +211,7 @@ std::vector<Tensor> layered_mlp_backward(const MlpBackwardArguments& mlp, const 
     if (wants_weight_above) grads[3 + 2 * i] = weight_gradient(i + 1, above, here.y);
     if (!wanted.grad) break;
     above = here.grad;
-    if (lowest < 1 + 2 * i) grad = steps.product(above, mlp.weights[i]);
+    if (lowest < 1 + 2 * i) grad = multiply(above, of_all_members(mlp.weights[i], mlp.ensemble));
   }
   if (mlp.wants_weight(0)) grads[1] = weight_gradient(0, above, as_matrix(mlp.input, mlp.ensemble));
   if (mlp.wants_input()) grads[0] = grad.view_symint(mlp.input.sym_sizes());
@@ -209,6 +228,7 @@ std::vector<Tensor> composite_mlp_backward(MlpBackwardArguments mlp) {
 }
 
 Tensor layered_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved, const LayerSteps& steps) {
+  if (mlp.ensemble) return composite_mlp(mlp, saved);
   Tensor h = as_matrix(mlp.input);
   for (size_t i = 0; i < mlp.layers(); ++i) {
     const ActivationSpec& activation = mlp.activation_of(i);
@@ -223,59 +243,9 @@ Tensor layered_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved, const La
 
 namespace {
 
-// With kernel(mlp, saved): the ops as functions of their checked arguments.
-template <auto kernel>
-Tensor mlp_by(const MlpArguments& mlp) {
-  return kernel(mlp, nullptr);
-}
-template <auto kernel>
-MlpForward::Result mlp_forward_by(const MlpArguments& mlp) {
-  std::vector<Tensor> saved;
-  Tensor output = kernel(mlp, &saved);
-  return {std::move(output), std::move(saved)};
-}
-
 Tensor mlp_fallback(const MlpArguments& mlp, std::vector<Tensor>* saved) { return layered_mlp(mlp, saved); }
 
 std::vector<Tensor> mlp_backward_fallback(const MlpBackwardArguments& mlp) { return layered_mlp_backward(mlp); }
-
-Tensor mlp_meta(const MlpArguments& mlp, std::vector<Tensor>* saved) {
-  const auto empty_output = [&](size_t layer) {
-    auto sizes = mlp.input.sym_sizes().vec();
-    sizes.back() = mlp.weights[layer].sym_size(0);
-    return at::empty_symint(sizes, mlp.input.options());
-  };
-  for (size_t i = 0; saved && i < mlp.layers(); ++i) {
-    if (mlp.saves(i)) saved->push_back(empty_output(i));
-  }
-  return empty_output(mlp.layers() - 1);
-}
-
-std::vector<Tensor> mlp_backward_meta(const MlpBackwardArguments& mlp) {
-  const Tensor& input = mlp.input;
-  std::vector<Tensor> grads;
-  if (mlp.wants_input()) grads.push_back(at::empty_symint(input.sym_sizes(), input.options()));
-  for (size_t i = 0; i < mlp.layers(); ++i) {
-    const Tensor& weight = mlp.weights[i];
-    if (mlp.wants_weight(i)) {
-      grads.push_back(in_layout_of(weight, at::empty_symint(weight.sym_sizes(), input.options())));
-    }
-    if (mlp.wants_bias(i)) grads.push_back(at::empty_symint({weight.sym_size(0)}, input.options()));
-  }
-  return grads;
-}
-
-template <c10::DeviceType device, c10::DispatchKey key>
-Tensor mlp_autocast(Mlp op) {
-  const AutocastScope scope(Mlp::name, device, key);
-  const Tensor input = scope.lower("input", op.input.get());
-  const std::vector<Tensor> weights = scope.lower("weights", op.weights);
-  const OptionalTensors biases = scope.lower("biases", op.biases.get());
-  op.input = input;
-  op.weights = weights;
-  op.biases = biases;
-  return call_op(op);
-}
 
 }  // namespace
 
@@ -292,28 +262,28 @@ TORCH_LIBRARY_FRAGMENT(fastops, m) {
 }
 
 TORCH_LIBRARY_IMPL(fastops, Meta, m) {
-  implement<Mlp, mlp_by<mlp_meta>>(m);
-  implement<MlpForward, mlp_forward_by<mlp_meta>>(m);
-  implement<MlpBackward, mlp_backward_meta>(m);
+  implement<Mlp, output_by<MlpArguments, output_meta<MlpArguments>>>(m);
+  implement<MlpForward, output_and_saved_by<MlpArguments, output_meta<MlpArguments>>>(m);
+  implement<MlpBackward, gradients_meta<MlpBackwardArguments>>(m);
 }
 
 TORCH_LIBRARY_IMPL(fastops, CompositeExplicitAutograd, m) {
-  implement_fallback<Mlp, mlp_by<mlp_fallback>>(m);
-  implement_fallback<MlpForward, mlp_forward_by<mlp_fallback>>(m);
+  implement_fallback<Mlp, output_by<MlpArguments, mlp_fallback>>(m);
+  implement_fallback<MlpForward, output_and_saved_by<MlpArguments, mlp_fallback>>(m);
   implement_fallback<MlpBackward, mlp_backward_fallback>(m);
 }
 
 // The vmap behind torch.autograd.grad(is_grads_batched=True), which cannot loop over an op that returns a list. Also
 // what fastops.decompositions() takes: nothing here is computed in place.
 TORCH_LIBRARY_IMPL(fastops, Batched, m) {
-  implement<Mlp, mlp_by<composite_mlp>>(m);
-  implement<MlpForward, mlp_forward_by<composite_mlp>>(m);
+  implement<Mlp, output_by<MlpArguments, composite_mlp>>(m);
+  implement<MlpForward, output_and_saved_by<MlpArguments, composite_mlp>>(m);
   implement<MlpBackward, composite_mlp_backward>(m);
 }
 
 #define FASTOPS_AUTOCAST(DEVICE, KEY)                                                                           \
   TORCH_LIBRARY_IMPL(fastops, KEY, m) {                                                                         \
-    implement<Mlp, mlp_autocast<c10::DeviceType::DEVICE, c10::DispatchKey::KEY>>(m);                            \
+    implement<Mlp, lowered_by_autocast<Mlp, c10::DeviceType::DEVICE, c10::DispatchKey::KEY>>(m);                \
     m.impl("mlp_forward", torch::CppFunction::makeFromBoxedFunction<below_autocast<c10::DispatchKey::KEY>>());  \
     m.impl("mlp_backward", torch::CppFunction::makeFromBoxedFunction<below_autocast<c10::DispatchKey::KEY>>()); \
   }

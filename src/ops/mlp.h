@@ -8,12 +8,14 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/SmallVector.h>
 
+#include <algorithm>
 #include <optional>
 #include <tuple>
 #include <vector>
 
 #include "export.h"
 #include "ops/activation_spec.h"
+#include "ops/checks.h"
 #include "ops/operator.h"
 
 namespace fastops {
@@ -28,8 +30,8 @@ struct MlpArguments {
   std::vector<Tensor> biases;  // undefined where a layer has none
   ActivationSpec activation;
   ActivationSpec output_activation;
-  // Several networks at once: every tensor has their dimension in front, but for weights and biases that they share.
-  // The ops' arguments are single networks.
+  // Several networks at once: every tensor has their dimension in front. In the formulas in terms of PyTorch's ops,
+  // weights and biases may lack it, which they share then.
   bool ensemble = false;
 
   size_t layers() const { return weights.size(); }
@@ -48,7 +50,8 @@ struct MlpArguments {
 //             float[] params=[], float[] output_params=[]) -> (Tensor output, Tensor[] saved)
 //
 // For training. `saved` has one tensor for each hidden layer, and z of the last layer where the derivative of
-// output_activation needs it.
+// output_activation needs it. Weights [members, out_features, in_features] are an ensemble: biases have the shape
+// [members, out_features], and the input, like all results, [members, ..., features].
 struct MlpForward {
   static constexpr auto name = "mlp_forward";
   using Result = std::tuple<Tensor, std::vector<Tensor>>;
@@ -86,17 +89,22 @@ struct Mlp : MlpForward {
 // `output` is given where the derivative of output_activation is had from it. output_mask has an entry for input,
 // weights[0], biases[0], weights[1], ...; the gradients it asks for are returned in that order, contiguous, but for
 // those of weights that are transposed matrices, which are transposed, too.
-struct MlpBackwardArguments : MlpArguments {
+struct MlpGradientArguments {
   Tensor grad_output;
-  Tensor output;  // undefined where it is not given
   at::TensorList saved;
   c10::SmallVector<bool, 9> output_mask;
 
   bool wants_input() const { return output_mask[0]; }
   bool wants_weight(size_t layer) const { return output_mask[1 + 2 * layer]; }
   bool wants_bias(size_t layer) const { return output_mask[2 + 2 * layer]; }
+  bool wants_parameters() const {
+    return std::find(output_mask.begin() + 1, output_mask.end(), true) != output_mask.end();
+  }
   // The lowest place of the mask that a gradient is wanted for: nothing below it is computed.
-  size_t lowest_wanted() const;
+  size_t lowest_wanted() const { return std::find(output_mask.begin(), output_mask.end(), true) - output_mask.begin(); }
+};
+struct MlpBackwardArguments : MlpArguments, MlpGradientArguments {
+  Tensor output;  // undefined where it is not given
 };
 struct MlpBackward {
   static constexpr auto name = "mlp_backward";
@@ -115,6 +123,17 @@ struct MlpBackward {
   }
   FASTOPS_API MlpBackwardArguments checked() const;
 };
+
+// The same for an op whose forward pass saves so many tensors.
+FASTOPS_API MlpGradientArguments check_gradients(std::string_view op, const MlpArguments& mlp,
+                                                 const Tensor& grad_output, at::TensorList saved, size_t expected_saved,
+                                                 const c10::List<bool>& output_mask);
+// A tensor that has the shape and the dtype of a layer's output.
+FASTOPS_API void check_layer_tensor(std::string_view op, Argument argument, const Tensor& tensor,
+                                    const MlpArguments& mlp, size_t layer);
+
+// Whether an mlp's weights are those of an ensemble.
+inline bool is_ensemble(at::TensorList weights) { return !weights.empty() && weights[0].dim() == 3; }
 
 // linear_act(Tensor input, Tensor weight, Tensor? bias, str activation, float[] params=[]) -> Tensor: an mlp of one
 // layer

@@ -1,7 +1,6 @@
 #include "ops/mlp_jet.h"
 
 #include <ATen/ops/cat.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
@@ -10,21 +9,22 @@
 #include <string>
 
 #include "ops/activation.h"
-#include "ops/autocast.h"
 #include "ops/checks.h"
 #include "ops/define.h"
 #include "ops/fallback.h"
-#include "ops/matrix.h"
+#include "ops/mlp_family.h"
 
 namespace fastops {
 namespace {
 
 // ---- the arguments ----
 
-JetForm check_form(std::string_view op, const Tensor& input, int64_t directions, c10::ArrayRef<double> trace_weights) {
+JetForm check_form(std::string_view op, const MlpArguments& mlp, int64_t directions,
+                   c10::ArrayRef<double> trace_weights) {
+  const Tensor& input = mlp.input;
   TORCH_CHECK_VALUE(directions >= 1, "fastops.", op, ": directions must be at least 1, but is ", directions);
-  TORCH_CHECK_VALUE(input.dim() >= 2, "fastops.", op,
-                    ": input must have shape [..., rows of a point, in_features], but has ", input.dim(),
+  TORCH_CHECK_VALUE(input.dim() >= (mlp.ensemble ? 3 : 2), "fastops.", op, ": input must have shape [",
+                    mlp.ensemble ? "members, " : "", "..., rows of a point, in_features], but has ", input.dim(),
                     " dimensions");
   const c10::SymInt rows = input.sym_size(-2);
   const int64_t seconds = rows == 1 + directions ? 0 : rows == 2 + directions ? 1 : directions;
@@ -43,7 +43,8 @@ MlpJetArguments check_mlp_jet(std::string_view op, const MlpJetForward& jet) {
   const MlpForward mlp{jet.input,  jet.weights,      jet.biases, jet.activation, jet.output_activation,
                        jet.params, jet.output_params};
   MlpArguments arguments = check_mlp(op, mlp);
-  return {std::move(arguments), check_form(op, jet.input, jet.directions, jet.trace_weights)};
+  JetForm form = check_form(op, arguments, jet.directions, jet.trace_weights);
+  return {std::move(arguments), std::move(form)};
 }
 
 }  // namespace
@@ -53,25 +54,9 @@ MlpJetArguments MlpJetForward::checked() const { return check_mlp_jet("mlp_jet",
 MlpJetBackwardArguments MlpJetBackward::checked() const {
   MlpJetArguments mlp = check_mlp_jet(
       name, {input, directions, weights, biases, activation, output_activation, params, output_params, trace_weights});
-  const size_t layers = mlp.layers();
-  const size_t expected = layers - (mlp.saves(layers - 1) ? 0 : 1);
-  TORCH_CHECK_VALUE(saved.size() == expected, "fastops.", name, ": saved has ", saved.size(),
-                    " tensors, but must have ", expected, ", as mlp_jet_forward returned them");
-  const size_t mask_size = output_mask.get().size();
-  TORCH_CHECK_VALUE(mask_size == 1 + 2 * layers, "fastops.", name, ": output_mask has ", mask_size,
-                    " entries, but must have ", 1 + 2 * layers);
-  const auto check_layer_tensor = [&](Argument argument, const Tensor& tensor, size_t layer) {
-    check_like(name, argument, tensor, "input", input);
-    auto sizes = mlp.input.sym_sizes().vec();
-    sizes.back() = weights[layer].sym_size(0);
-    TORCH_CHECK_VALUE(tensor.sym_sizes().equals(sizes), "fastops.", name, ": ", argument, " has shape ",
-                      tensor.sym_sizes(), ", but must have shape ", c10::SymIntArrayRef(sizes));
-  };
-  check_layer_tensor("grad_output", grad_output, layers - 1);
-  for (size_t i = 0; i < saved.size(); ++i) check_layer_tensor({"saved", i}, saved[i], i);
-  MlpJetBackwardArguments backward{std::move(mlp), grad_output, saved, {}};
-  for (const bool wanted : output_mask.get()) backward.output_mask.push_back(wanted);
-  return backward;
+  const size_t expected = mlp.layers() - (mlp.saves(mlp.layers() - 1) ? 0 : 1);
+  MlpGradientArguments gradients = check_gradients(name, mlp, grad_output, saved, expected, output_mask);
+  return {std::move(mlp), std::move(gradients)};
 }
 
 namespace {
@@ -175,21 +160,20 @@ std::vector<Tensor> composite_mlp_jet_backward(const MlpJetBackwardArguments& ml
     z.clear();
     composite_mlp_jet(mlp, &z);
   }
-  const auto& mask = mlp.output_mask;
-  const size_t lowest = std::find(mask.begin(), mask.end(), true) - mask.begin();
-  std::vector<Tensor> grads(mask.size());
+  const size_t lowest = mlp.lowest_wanted();
+  std::vector<Tensor> grads(mlp.output_mask.size());
   Tensor grad = mlp.grad_output;
   for (size_t i = layers; i-- > 0 && lowest < 3 + 2 * i;) {
     const Tensor dz = i < z.size() ? activate_backward(grad, z[i], mlp.activation_of(i), mlp.form) : grad;
-    if (mask[1 + 2 * i]) {
+    if (mlp.wants_weight(i)) {
       const Tensor below = i == 0 ? mlp.input : activate(z[i - 1], mlp.activation_of(i - 1), mlp.form);
       const Tensor sum = product(as_matrix(dz, mlp.ensemble).mT(), as_matrix(below, mlp.ensemble));
-      grads[1 + 2 * i] = mlp.ensemble ? sum : in_layout_of(mlp.weights[i], sum);
+      grads[1 + 2 * i] = in_layout_of(mlp.weights[i], sum);
     }
-    if (mask[2 + 2 * i]) grads[2 + 2 * i] = as_matrix(dz.narrow(-2, 0, 1), mlp.ensemble).sum(-2);
+    if (mlp.wants_bias(i)) grads[2 + 2 * i] = as_matrix(dz.narrow(-2, 0, 1), mlp.ensemble).sum(-2);
     if (lowest < 1 + 2 * i) grad = linear(dz, mlp.weights[i].mT(), {}, mlp.ensemble);
   }
-  if (mask[0]) grads[0] = grad;
+  if (mlp.wants_input()) grads[0] = grad;
   grads.erase(std::remove_if(grads.begin(), grads.end(), [](const Tensor& g) { return !g.defined(); }), grads.end());
   return grads;
 }
@@ -198,59 +182,11 @@ namespace {
 
 // ---- the ops ----
 
-// With kernel(mlp, saved).
-template <auto kernel>
-Tensor jet_by(const MlpJetArguments& mlp) {
-  return kernel(mlp, nullptr);
-}
-template <auto kernel>
-MlpJetForward::Result jet_forward_by(const MlpJetArguments& mlp) {
-  std::vector<Tensor> saved;
-  Tensor output = kernel(mlp, &saved);
-  return {std::move(output), std::move(saved)};
-}
-
 std::vector<Tensor> jet_backward_from_saved(const MlpJetBackwardArguments& mlp) {
   return composite_mlp_jet_backward(mlp, /*again=*/false);
 }
 std::vector<Tensor> jet_backward_again(const MlpJetBackwardArguments& mlp) {
   return composite_mlp_jet_backward(mlp, /*again=*/true);
-}
-
-Tensor jet_meta(const MlpJetArguments& mlp, std::vector<Tensor>* saved) {
-  const auto empty_output = [&](size_t layer) {
-    auto sizes = mlp.input.sym_sizes().vec();
-    sizes.back() = mlp.weights[layer].sym_size(0);
-    return at::empty_symint(sizes, mlp.input.options());
-  };
-  for (size_t i = 0; saved && i < mlp.layers(); ++i) {
-    if (mlp.saves(i)) saved->push_back(empty_output(i));
-  }
-  return empty_output(mlp.layers() - 1);
-}
-
-std::vector<Tensor> jet_backward_meta(const MlpJetBackwardArguments& mlp) {
-  const auto empty = [&](c10::SymIntArrayRef sizes) { return at::empty_symint(sizes, mlp.input.options()); };
-  std::vector<Tensor> grads;
-  if (mlp.output_mask[0]) grads.push_back(empty(mlp.input.sym_sizes()));
-  for (size_t i = 0; i < mlp.layers(); ++i) {
-    const Tensor& weight = mlp.weights[i];
-    if (mlp.output_mask[1 + 2 * i]) grads.push_back(in_layout_of(weight, empty(weight.sym_sizes())));
-    if (mlp.output_mask[2 + 2 * i]) grads.push_back(empty({weight.sym_size(0)}));
-  }
-  return grads;
-}
-
-template <c10::DeviceType device, c10::DispatchKey key>
-Tensor jet_autocast(MlpJet op) {
-  const AutocastScope scope(MlpJet::name, device, key);
-  const Tensor input = scope.lower("input", op.input.get());
-  const std::vector<Tensor> weights = scope.lower("weights", op.weights);
-  const OptionalTensors biases = scope.lower("biases", op.biases.get());
-  op.input = input;
-  op.weights = weights;
-  op.biases = biases;
-  return call_op(op);
 }
 
 }  // namespace
@@ -268,26 +204,26 @@ TORCH_LIBRARY_FRAGMENT(fastops, m) {
 }
 
 TORCH_LIBRARY_IMPL(fastops, Meta, m) {
-  implement<MlpJet, jet_by<jet_meta>>(m);
-  implement<MlpJetForward, jet_forward_by<jet_meta>>(m);
-  implement<MlpJetBackward, jet_backward_meta>(m);
+  implement<MlpJet, output_by<MlpJetArguments, output_meta<MlpJetArguments>>>(m);
+  implement<MlpJetForward, output_and_saved_by<MlpJetArguments, output_meta<MlpJetArguments>>>(m);
+  implement<MlpJetBackward, gradients_meta<MlpJetBackwardArguments>>(m);
 }
 
 TORCH_LIBRARY_IMPL(fastops, CompositeExplicitAutograd, m) {
-  implement_fallback<MlpJet, jet_by<composite_mlp_jet>>(m);
-  implement_fallback<MlpJetForward, jet_forward_by<composite_mlp_jet>>(m);
+  implement_fallback<MlpJet, output_by<MlpJetArguments, composite_mlp_jet>>(m);
+  implement_fallback<MlpJetForward, output_and_saved_by<MlpJetArguments, composite_mlp_jet>>(m);
   implement_fallback<MlpJetBackward, jet_backward_from_saved>(m);
 }
 
 TORCH_LIBRARY_IMPL(fastops, Batched, m) {
-  implement<MlpJet, jet_by<composite_mlp_jet>>(m);
-  implement<MlpJetForward, jet_forward_by<composite_mlp_jet>>(m);
+  implement<MlpJet, output_by<MlpJetArguments, composite_mlp_jet>>(m);
+  implement<MlpJetForward, output_and_saved_by<MlpJetArguments, composite_mlp_jet>>(m);
   implement<MlpJetBackward, jet_backward_again>(m);
 }
 
 #define FASTOPS_AUTOCAST(DEVICE, KEY)                                                                               \
   TORCH_LIBRARY_IMPL(fastops, KEY, m) {                                                                             \
-    implement<MlpJet, jet_autocast<c10::DeviceType::DEVICE, c10::DispatchKey::KEY>>(m);                             \
+    implement<MlpJet, lowered_by_autocast<MlpJet, c10::DeviceType::DEVICE, c10::DispatchKey::KEY>>(m);              \
     m.impl("mlp_jet_forward", torch::CppFunction::makeFromBoxedFunction<below_autocast<c10::DispatchKey::KEY>>());  \
     m.impl("mlp_jet_backward", torch::CppFunction::makeFromBoxedFunction<below_autocast<c10::DispatchKey::KEY>>()); \
   }

@@ -26,7 +26,9 @@ struct JetForm {
 struct MlpJetArguments : MlpArguments {
   JetForm form;
 
-  // Whether z of a layer is saved: of all but a last one without an activation.
+  // z of a layer is saved, of all but a last one without an activation.
+  bool saves_output(size_t) const { return false; }
+  bool needs_output() const { return false; }
   bool saves(size_t layer) const { return activation_of(layer).id != Activation::identity || layer + 1 < layers(); }
 };
 
@@ -62,11 +64,7 @@ struct MlpJet : MlpJetForward {
 //                  float[] trace_weights, bool[] output_mask) -> Tensor[]
 //
 // The mask and the gradients are those of mlp_backward.
-struct MlpJetBackwardArguments : MlpJetArguments {
-  Tensor grad_output;
-  at::TensorList saved;
-  c10::SmallVector<bool, 9> output_mask;
-};
+struct MlpJetBackwardArguments : MlpJetArguments, MlpGradientArguments {};
 struct MlpJetBackward {
   static constexpr auto name = "mlp_jet_backward";
   using Result = std::vector<Tensor>;

@@ -1,6 +1,6 @@
 // The vmap rules of mlp, mlp_jet and gated_mlp. A batch of inputs is one call of the op with more rows. A batch of
-// weights or biases is an ensemble, whose products are batched ones; so are those of the parameters' gradients of each
-// sample.
+// weights or biases is an ensemble, and so are the parameters' gradients of each sample: for mlp and mlp_jet one call
+// of the op, too; the products of gated_mlp are batched ones.
 #include <torch/library.h>
 
 #include "ops/batching.h"
@@ -11,102 +11,104 @@
 namespace fastops {
 namespace {
 
-bool has_batched_parameters(const Vmap& vmap, const MlpArguments& mlp) {
-  return vmap.is_batched(mlp.weights) || vmap.is_batched(mlp.biases);
-}
+// A batch of calls of a network as one call of it, with more rows. Or, where each call has its own parameters, or
+// gradients of them, with a member of an ensemble for each of them.
+class OneCall {
+ public:
+  OneCall(const Vmap& vmap, const MlpArguments& mlp, bool wants_parameters)
+      : vmap_(vmap),
+        of_rows_(!wants_parameters && !vmap.is_batched(mlp.weights) && !vmap.is_batched(mlp.biases)),
+        was_ensemble_(mlp.ensemble),
+        weights_(parameters(mlp.weights)) {
+    for (const Tensor& bias : parameters(mlp.biases)) {
+      biases_.push_back(bias.defined() ? std::optional(bias) : std::nullopt);
+    }
+    if (was_ensemble_) sizes_ = {vmap.size(), mlp.weights[0].sym_size(0)};
+  }
 
-// The same mlp as an ensemble. It refers to its weights, which `weights` holds.
-MlpArguments as_ensemble(const Vmap& vmap, const MlpArguments& mlp, std::vector<Tensor>& weights) {
-  weights = vmap.unwrap(mlp.weights);
-  return {vmap.expand(mlp.input), weights, vmap.unwrap(mlp.biases), mlp.activation, mlp.output_activation, true};
-}
+  at::TensorList weights() const { return weights_; }
+  const OptionalTensors& biases() const { return biases_; }
 
-// One call of the op where the parameters are shared; else of_ensemble(the op's arguments, the same as an ensemble).
-template <class Op, class F>
-typename Op::Result batched(Op op, F of_ensemble) {
+  // The input, or another tensor of rows.
+  Tensor rows(const Tensor& tensor) const {
+    const Tensor all = vmap_.expand(tensor);
+    if (!was_ensemble_ || !all.defined()) return all;
+    return of_rows_ ? all.transpose(0, 1) : all.flatten(0, 1);
+  }
+  std::vector<Tensor> rows(at::TensorList tensors) const {
+    return map(tensors, [&](const Tensor& t) { return rows(t); });
+  }
+
+  Tensor result(const Tensor& tensor) const {
+    if (!was_ensemble_) return vmap_.wrap(tensor);
+    return vmap_.wrap(of_rows_ ? tensor.transpose(0, 1) : tensor.unflatten_symint(0, sizes_));
+  }
+  std::vector<Tensor> result(const std::vector<Tensor>& tensors) const {
+    return map(tensors, [&](const Tensor& t) { return result(t); });
+  }
+  MlpForward::Result result(const MlpForward::Result& results) const {
+    return {result(std::get<0>(results)), result(std::get<1>(results))};
+  }
+
+ private:
+  template <class F>
+  static std::vector<Tensor> map(at::TensorList tensors, F f) {
+    std::vector<Tensor> results;
+    results.reserve(tensors.size());
+    for (const Tensor& tensor : tensors) results.push_back(f(tensor));
+    return results;
+  }
+  std::vector<Tensor> parameters(at::TensorList tensors) const {
+    return map(tensors, [&](const Tensor& tensor) {
+      if (of_rows_) return vmap_.unwrap(tensor);
+      const Tensor each = vmap_.expand(tensor);
+      return was_ensemble_ && each.defined() ? each.flatten(0, 1) : each;
+    });
+  }
+
+  const Vmap& vmap_;
+  bool of_rows_;
+  bool was_ensemble_;
+  std::vector<c10::SymInt> sizes_;  // of the batch, and of the ensemble
+  std::vector<Tensor> weights_;
+  OptionalTensors biases_;
+};
+
+template <class Op>
+typename Op::Result forward_batched(Op op) {
   const auto mlp = op.checked();
   const Vmap vmap(mlp.input, mlp.weights, mlp.biases);
-  if (!has_batched_parameters(vmap, mlp)) {
-    const Tensor input = vmap.expand(mlp.input);
-    op.input = input;
-    return vmap.wrap(call_op(op));
+  const OneCall one(vmap, mlp, /*wants_parameters=*/false);
+  const Tensor input = one.rows(mlp.input);
+  op.input = input;
+  op.weights = one.weights();
+  op.biases = one.biases();
+  return one.result(call_op(op));
+}
+
+Tensor output_of(const MlpBackwardArguments& mlp) { return mlp.output; }
+Tensor output_of(const MlpJetBackwardArguments&) { return {}; }
+
+template <class Op>
+std::vector<Tensor> backward_batched(Op op) {
+  const auto mlp = op.checked();
+  const Tensor output = output_of(mlp);
+  const Vmap vmap(mlp.grad_output, mlp.input, mlp.weights, mlp.biases, output, mlp.saved);
+  const OneCall one(vmap, mlp, mlp.wants_parameters());
+  const Tensor grad_output = one.rows(mlp.grad_output);
+  const Tensor input = one.rows(mlp.input);
+  const std::vector<Tensor> saved = one.rows(mlp.saved);
+  std::optional<Tensor> rows_of_output;
+  if constexpr (requires { op.output; }) {
+    if (output.defined()) rows_of_output = one.rows(output);
+    op.output = rows_of_output;
   }
-  std::vector<Tensor> held;
-  return vmap.wrap(of_ensemble(mlp, as_ensemble(vmap, mlp, held)));
-}
-
-MlpForward::Result mlp_forward_batched(MlpForward op) {
-  return batched(op, [](const MlpArguments&, const MlpArguments& ensemble) {
-    std::vector<Tensor> saved;
-    Tensor output = composite_mlp(ensemble, &saved);
-    return MlpForward::Result(std::move(output), std::move(saved));
-  });
-}
-
-Tensor mlp_batched(Mlp op) {
-  return batched(op,
-                 [](const MlpArguments&, const MlpArguments& ensemble) { return composite_mlp(ensemble, nullptr); });
-}
-
-std::vector<Tensor> mlp_backward_batched(MlpBackward op) {
-  const MlpBackwardArguments mlp = op.checked();
-  const Vmap vmap(mlp.grad_output, mlp.input, mlp.weights, mlp.biases, mlp.output, mlp.saved);
-  const Tensor grad_output = vmap.expand(mlp.grad_output);
-  const Tensor output = vmap.expand(mlp.output);
-  const std::vector<Tensor> saved = vmap.expand(mlp.saved);
-  const bool wants_parameters =
-      std::find(mlp.output_mask.begin() + 1, mlp.output_mask.end(), true) != mlp.output_mask.end();
-  if (!wants_parameters && !has_batched_parameters(vmap, mlp)) {
-    const Tensor input = vmap.expand(mlp.input);
-    const auto expanded_output = output.defined() ? std::optional(output) : std::nullopt;
-    op.grad_output = grad_output;
-    op.input = input;
-    op.output = expanded_output;
-    op.saved = saved;
-    return vmap.wrap(call_op(op));
-  }
-  std::vector<Tensor> held;
-  const MlpBackwardArguments ensemble{as_ensemble(vmap, mlp, held), grad_output, output, saved, mlp.output_mask};
-  if (may_be_differentiated(grad_output) || may_be_differentiated(ensemble.input) ||
-      may_be_differentiated(ensemble.weights) || may_be_differentiated(ensemble.biases)) {
-    return vmap.wrap(composite_mlp_backward(ensemble));
-  }
-  return vmap.wrap(layered_mlp_backward(ensemble));
-}
-
-MlpJetForward::Result mlp_jet_forward_batched(MlpJetForward op) {
-  return batched(op, [](const MlpJetArguments& mlp, const MlpArguments& ensemble) {
-    std::vector<Tensor> saved;
-    Tensor output = composite_mlp_jet({ensemble, mlp.form}, &saved);
-    return MlpJetForward::Result(std::move(output), std::move(saved));
-  });
-}
-
-Tensor mlp_jet_batched(MlpJet op) {
-  return batched(op, [](const MlpJetArguments& mlp, const MlpArguments& ensemble) {
-    return composite_mlp_jet({ensemble, mlp.form}, nullptr);
-  });
-}
-
-std::vector<Tensor> mlp_jet_backward_batched(MlpJetBackward op) {
-  const MlpJetBackwardArguments mlp = op.checked();
-  const Vmap vmap(mlp.grad_output, mlp.input, mlp.weights, mlp.biases, mlp.saved);
-  const Tensor grad_output = vmap.expand(mlp.grad_output);
-  const std::vector<Tensor> saved = vmap.expand(mlp.saved);
-  const bool wants_parameters =
-      std::find(mlp.output_mask.begin() + 1, mlp.output_mask.end(), true) != mlp.output_mask.end();
-  if (!wants_parameters && !has_batched_parameters(vmap, mlp)) {
-    const Tensor input = vmap.expand(mlp.input);
-    op.grad_output = grad_output;
-    op.input = input;
-    op.saved = saved;
-    return vmap.wrap(call_op(op));
-  }
-  std::vector<Tensor> held;
-  const MlpJetBackwardArguments ensemble{{as_ensemble(vmap, mlp, held), mlp.form}, grad_output, saved, mlp.output_mask};
-  const bool again = may_be_differentiated(grad_output) || may_be_differentiated(ensemble.input) ||
-                     may_be_differentiated(ensemble.weights) || may_be_differentiated(ensemble.biases);
-  return vmap.wrap(composite_mlp_jet_backward(ensemble, again));
+  op.grad_output = grad_output;
+  op.input = input;
+  op.saved = saved;
+  op.weights = one.weights();
+  op.biases = one.biases();
+  return one.result(call_op(op));
 }
 
 // Of a gated_mlp: its weights and biases; the same as an ensemble.
@@ -167,12 +169,12 @@ std::vector<Tensor> gated_mlp_backward_batched(GatedMlpBackward op) {
 }  // namespace
 
 TORCH_LIBRARY_IMPL(fastops, FuncTorchBatched, m) {
-  implement<Mlp, mlp_batched>(m);
-  implement<MlpForward, mlp_forward_batched>(m);
-  implement<MlpBackward, mlp_backward_batched>(m);
-  implement<MlpJet, mlp_jet_batched>(m);
-  implement<MlpJetForward, mlp_jet_forward_batched>(m);
-  implement<MlpJetBackward, mlp_jet_backward_batched>(m);
+  implement<Mlp, forward_batched<Mlp>>(m);
+  implement<MlpForward, forward_batched<MlpForward>>(m);
+  implement<MlpBackward, backward_batched<MlpBackward>>(m);
+  implement<MlpJet, forward_batched<MlpJet>>(m);
+  implement<MlpJetForward, forward_batched<MlpJetForward>>(m);
+  implement<MlpJetBackward, backward_batched<MlpJetBackward>>(m);
   implement<GatedMlp, gated_mlp_batched>(m);
   implement<GatedMlpForward, gated_mlp_forward_batched>(m);
   implement<GatedMlpBackward, gated_mlp_backward_batched>(m);

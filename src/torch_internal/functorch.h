@@ -49,6 +49,9 @@ class Vmap {
     return false;
   }
 
+  // Of the batch dimension; one tensor has it.
+  c10::SymInt size() const { return size_.value(); }
+
   // With the batch dimension in front where there is one.
   at::Tensor unwrap(const at::Tensor& tensor) const {
     if (!tensor.defined()) return tensor;

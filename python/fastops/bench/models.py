@@ -92,6 +92,46 @@ class LaplacianByPropagation(Laplacian):
         return torch.cat([value, gradient.flatten(1), laplacian], 1)
 
 
+class Ensemble(nn.Module):
+    """Networks of one form with stacked parameters, as batched products."""
+
+    def __init__(self, members: int, sizes: Sequence[int], activation: nn.Module) -> None:
+        super().__init__()
+        self.sizes = tuple(sizes)
+        self.activation = activation
+        self.stacked = nn.ParameterList()  # W0, b0, W1, ...
+        for inputs, outputs in pairwise(sizes):
+            self.stacked.extend([torch.zeros(members, outputs, inputs), torch.zeros(members, outputs)])
+
+    @property
+    def layers(self) -> list[tuple[Tensor, Tensor]]:
+        """The weight and the bias of each."""
+        return list(zip(self.stacked[::2], self.stacked[1::2], strict=True))
+
+    def forward(self, input: Tensor) -> Tensor:
+        hidden = input.expand(len(self.stacked[0]), *input.shape)
+        for i, (weight, bias) in enumerate(self.layers):
+            if i > 0:
+                hidden = self.activation(hidden)
+            hidden = torch.baddbmm(bias.unsqueeze(1), hidden, weight.mT)
+        return hidden
+
+
+class EnsembleByVmap(nn.Module):
+    """The same by torch.func.vmap, with the parameters of that model."""
+
+    def __init__(self, ensemble: Ensemble) -> None:
+        super().__init__()
+        self.form = sequential(ensemble.sizes, ensemble.activation).to("meta")
+        self.members = dict(zip((name for name, _ in self.form.named_parameters()), ensemble.stacked, strict=True))
+
+    def forward(self, input: Tensor) -> Tensor:
+        def member(parameters: dict[str, Tensor]) -> Tensor:
+            return torch.func.functional_call(self.form, parameters, (input,))
+
+        return torch.func.vmap(member)(self.members)
+
+
 def sequential(sizes: Sequence[int], activation: nn.Module) -> nn.Sequential:
     """Linear, activation, Linear, ..., Linear."""
     modules: list[nn.Module] = []
@@ -108,6 +148,11 @@ def initialize(model: nn.Module, seed: int = 0) -> None:
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu", generator=generator)
             if layer.bias is not None:
                 nn.init.normal_(layer.bias, std=0.1, generator=generator)
+        elif isinstance(layer, Ensemble):
+            for weights, biases in layer.layers:
+                for weight in weights.detach():
+                    nn.init.kaiming_normal_(weight, nonlinearity="relu", generator=generator)
+                nn.init.normal_(biases, std=0.1, generator=generator)
 
 
 def by_fastops(model: nn.Module) -> nn.Module:
@@ -127,6 +172,12 @@ def by_fastops(model: nn.Module) -> nn.Module:
         return gated
     if isinstance(model, Laplacian):
         return LaplacianByPropagation(by_fastops(model.network))
+    if isinstance(model, Ensemble):
+        first, *hidden, last = model.sizes
+        ensemble = fastops.nn.EnsembleMLP(len(model.stacked[0]), first, hidden, last, activation=model.activation)
+        for parameter, value in zip(ensemble.parameters(), model.stacked, strict=True):
+            parameter.data = value.detach().clone()
+        return ensemble
     raise TypeError(f"fastops.bench: no fastops module for {type(model).__name__}")
 
 

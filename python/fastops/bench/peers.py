@@ -20,7 +20,7 @@ EAGER, FUNC, CUDA_GRAPHS, COMPILE, FASTOPS_COMPILE, ZENTORCH, ZENTORCH_LINEAR = 
 DESCRIPTIONS = {
     FASTOPS: "fastops, eagerly",
     EAGER: "PyTorch, eagerly",
-    FUNC: "PyTorch, derivatives by torch.func.jacfwd over jacrev",
+    FUNC: "PyTorch's torch.func: derivatives by jacfwd over jacrev, ensembles by vmap",
     CUDA_GRAPHS: "PyTorch, as CUDA graphs (torch.cuda.make_graphed_callables)",
     COMPILE: "torch.compile of PyTorch's model (Inductor, static shapes)",
     FASTOPS_COMPILE: "torch.compile of PyTorch's model with fastops' backend",
@@ -51,8 +51,10 @@ def installed(peer: str) -> bool:
 
 def _func(workload: Workload, mode: str, device: torch.device) -> Contender:
     eager = workload.pytorch(device)
+    if isinstance(eager.call, models.Ensemble):
+        return Contender(models.EnsembleByVmap(eager.call), eager.parameters)
     if not isinstance(eager.call, models.Laplacian):
-        raise UnavailableError("it is for derivatives")
+        raise UnavailableError("it is for derivatives and ensembles")
     if any(isinstance(module, nn.SiLU) for module in eager.call.modules()):
         raise UnavailableError("PyTorch has no forward mode of SiLU's backward")
     return Contender(models.LaplacianByTransforms(eager.call.network), eager.parameters)

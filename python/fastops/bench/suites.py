@@ -63,6 +63,16 @@ def _laplacian(sizes: tuple[int, ...], activation: nn.Module) -> nn.Module:
     return models.Laplacian(models.sequential(sizes, activation))
 
 
+def ensembles(quick: bool) -> Iterator[Workload]:
+    """Several networks at once, over the same input."""
+    cases = [(100, (5, 15, 1)), (8, (17, 64, 64, 6)), (5, (17, 256, 256, 6))]
+    for members, sizes in cases[: 2 if quick else None]:
+        for rows in (64,) if quick else (1, 64, 256):
+            build = partial(models.Ensemble, members, sizes, nn.Tanh())
+            name = f"{members}x{'-'.join(map(str, sizes))}-tanh"
+            yield Network("ensembles", name, rows, torch.float32, build)
+
+
 _QUICK_ACTIVATIONS = ("relu", "softshrink", "silu", "gelu", "gelu_tanh", "tanh", "mish")
 
 
@@ -83,6 +93,7 @@ SUITES: dict[str, Callable[[bool], Iterator[Workload]]] = {
     "elementwise": elementwise,
     "products": products,
     "derivatives": derivatives,
+    "ensembles": ensembles,
 }
 
 

@@ -98,7 +98,9 @@ class Workload(ABC):
 
 @dataclass(frozen=True)
 class Network(Workload):
-    """An MLP or a gated MLP, trained with the mean squared error. There is no optimizer: the ops are what is compared.
+    """An MLP, a gated MLP or an ensemble, trained with the mean squared error.
+
+    There is no optimizer: the ops are what is compared.
 
     ``input_gradient``: whether the input needs a gradient, as within a larger model. ``propagated``: how many rows of
     each point go through the layers where fastops propagates derivatives with the values.
@@ -122,12 +124,12 @@ class Network(Workload):
     def tensors(self) -> Tensors:
         generator = torch.Generator().manual_seed(1)
         model = self.model().to(self.dtype)
-        features = next(model.parameters()).shape[1]
+        features = next(model.parameters()).shape[-1]
         candidates = torch.randn(2 * self.size + 16, features, generator=generator).to(self.dtype)
         input = models.rows_away_from_kinks(model, candidates)[: self.size].contiguous()
         with torch.no_grad():
-            outputs = model(input[:1]).shape[1]
-        return Tensors(input, torch.randn(self.size, outputs, generator=generator).to(self.dtype))
+            sizes = model(input).shape
+        return Tensors(input, torch.randn(sizes, generator=generator).to(self.dtype))
 
     def distinct(self, tensors: Tensors) -> Tensors:
         return tensors
@@ -153,8 +155,8 @@ class Network(Workload):
 
     def flops(self, mode: str) -> int:
         with torch.device("meta"):  # only the shapes count
-            layers = [layer for layer in self.build().modules() if isinstance(layer, nn.Linear)]
-        products = [2 * self.size * self.propagated * layer.in_features * layer.out_features for layer in layers]
+            weights = [parameter for parameter in self.build().parameters() if parameter.dim() > 1]
+        products = [2 * self.size * self.propagated * weight.numel() for weight in weights]
         if mode == INFERENCE:
             return sum(products)
         return 3 * sum(products) - (0 if self.input_gradient else products[0])

@@ -1,5 +1,6 @@
 #include "backends/cpu/choice.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -70,7 +71,7 @@ bool is_thin(int64_t rows, at::TensorList weights, int64_t elements) {
   if (rows < 4096) return false;
   const auto padded = [](int64_t features) { return (features + 15) / 16 * 16; };
   int64_t padded_elements = 0;
-  for (const at::Tensor& weight : weights) padded_elements += padded(weight.size(0)) * padded(weight.size(1));
+  for (const at::Tensor& weight : weights) padded_elements += padded(weight.size(-2)) * padded(weight.size(-1));
   return 12 * elements < padded_elements;
 }
 
@@ -107,9 +108,11 @@ bool has_faster_products(const at::Tensor& input, at::TensorList weights, Pass p
   const GemmKernels& gemm = gemm_kernels(dtype);
   if (!gemm.multiply) return false;
   static const CpuTraits cpu = cpu_traits();
-  const int64_t rows = row_count(input);
+  const bool ensemble = weights[0].dim() == 3;
+  const int64_t members = ensemble ? std::max<int64_t>(1, input.size(0)) : 1;
+  const int64_t rows = row_count(input) / members;
   int64_t elements = 0;
-  for (const at::Tensor& weight : weights) elements += weight.numel();
+  for (const at::Tensor& weight : weights) elements += weight.numel() / members;
   const bool in_16_bits = gemm.operand == Dtype::bfloat16;
   if (!in_16_bits && (dtype == Dtype::bfloat16 || dtype == Dtype::float16)) {
     // They are converted, and computed with in float32: PyTorch's oneDNN is slower without instructions for them.
@@ -121,6 +124,8 @@ bool has_faster_products(const at::Tensor& input, at::TensorList weights, Pass p
                             : dtype == Dtype::float64 ? Operands::float64
                                                       : Operands::float32;
   static const Cpu kind = cpu_kind(cpu);
+  // MKL's batched products leave the matrices where they are, too.
+  if (ensemble && kind != Cpu::other && operands != Operands::tiles && rows < many_rows) return false;
   for (const Faster& range : table) {
     if (range.cpu == kind && range.operands == operands && range.pass == pass && range.least_rows <= rows &&
         rows <= range.most_rows && elements <= range.most_elements) {

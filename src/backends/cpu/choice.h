@@ -11,7 +11,8 @@ enum class Pass { forward, backward };
 bool has_own_products(const at::Tensor& input);
 
 // Whether to use the products here for layers with these weights, rather than PyTorch's: whether the instruction set in
-// use has them, and they are the faster ones on this CPU. FASTOPS_CPU_PRODUCTS chooses for all layers.
+// use has them, and they are the faster ones on this CPU. FASTOPS_CPU_PRODUCTS chooses for all layers. Weights of an
+// ensemble: rather than PyTorch's batched products.
 bool has_faster_products(const at::Tensor& input, at::TensorList weights, Pass pass);
 
 }  // namespace fastops::cpu

@@ -117,6 +117,7 @@ struct Device {
     return at::addmm_out(z, bias, x, weight.t());
   }
 
+  static constexpr bool takes_ensembles = true;
   static constexpr auto try_mlp = cpu::try_mlp;
   static constexpr auto try_mlp_backward = cpu::try_mlp_backward;
   static constexpr auto try_mlp_jet = cpu::try_mlp_jet;

@@ -56,62 +56,162 @@ class Parameters {
   Tensor bias_;  // undefined if there is none
 };
 
-// ---- mlp ----
+// ---- mlp and mlp_jet: one network, or those of an ensemble, one after another in memory ----
 
-Rows kept_rows(const RowView& kept) {
-  const ConstRows rows = kept;
-  return {const_cast<void*>(rows.data), rows.stride};  // backward passes only read them
-}
+// The matrices [..., columns] of the networks. An undefined tensor is none.
+class Matrices {
+ public:
+  // Inputs, which are copied where a launcher cannot take them as they are.
+  static Matrices read(const Tensor& tensor, bool ensemble) {
+    if (!tensor.defined()) return {};
+    const auto stride = row_stride(ensemble ? tensor.select(0, 0) : tensor);
+    const Tensor rows = stride ? tensor : tensor.contiguous();
+    return {rows, const_cast<void*>(rows.const_data_ptr()), stride.value_or(tensor.size(-1)), ensemble};
+  }
+  // Results, which are contiguous.
+  static Matrices written(const Tensor& tensor, bool ensemble) {
+    if (!tensor.defined()) return {};
+    return {tensor, tensor.mutable_data_ptr(), tensor.size(-1), ensemble};
+  }
 
-}  // namespace
+  Rows of(int64_t network) const { return {data_ ? data_ + network * step_ : nullptr, stride_}; }
 
-std::optional<Tensor> try_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved) {
-  if (!has_faster_products(mlp.input, mlp.weights, Pass::forward)) return std::nullopt;
-  c10::SmallVector<Parameters, 4> parameters;
-  c10::SmallVector<Layer, 4> layers;
-  for (size_t i = 0; i < mlp.layers(); ++i) {
+ private:
+  Matrices() = default;
+  Matrices(const Tensor& tensor, void* data, int64_t stride, bool ensemble)
+      : tensor_(tensor),
+        data_(static_cast<char*>(data)),
+        stride_(stride),
+        step_(ensemble ? tensor.stride(0) * static_cast<int64_t>(tensor.element_size()) : 0) {}
+
+  Tensor tensor_;
+  char* data_ = nullptr;
+  int64_t stride_ = 0;
+  int64_t step_ = 0;  // bytes from one network to the next
+};
+
+// A layer of all networks.
+struct StackedLayer {
+  Layer first;  // but for the places
+  Matrices weight, bias, weight_grad, bias_grad, kept;
+
+  Layer of(int64_t network) const {
+    Layer layer = first;
+    layer.weight = constant(weight.of(network));
+    layer.bias = bias.of(network).data;
+    layer.weight_grad = weight_grad.of(network).data;
+    layer.bias_grad = bias_grad.of(network).data;
+    layer.kept = kept.of(network);
+    return layer;
+  }
+};
+
+class Networks {
+ public:
+  template <class Arguments>
+  explicit Networks(const Arguments& mlp)
+      : dtype_(dtype_of(mlp.input)),
+        count_(mlp.ensemble ? mlp.input.size(0) : 1),
+        rows_(row_count(mlp.input) / count_),
+        operations_(0) {}
+
+  // The next layer, with what the forward pass fills or the backward pass reads, and the gradients of its parameters;
+  // each of them may be none.
+  template <class Arguments>
+  void add_layer(const Arguments& mlp, const Matrices& kept, const Tensor& weight_grad, const Tensor& bias_grad) {
+    const size_t i = layers_.size();
+    const Tensor& weight = mlp.weights[i];
     const Call call = call_for(mlp.activation_of(i), mlp.input);
-    const Linear linear = parameters.emplace_back(mlp.weights[i], mlp.biases[i]).linear();
-    layers.push_back({linear, call.activation, call.params, mlp.saves_output(i), {nullptr, 0}});
-    if (saved && mlp.saves(i)) {
-      saved->push_back(rows_result(mlp.input, linear.out_features));
-      layers.back().kept = result_rows(saved->back());
+    const Linear linear{{}, nullptr, weight.size(-1), weight.size(-2)};
+    layers_.push_back({{linear, call.activation, call.params, mlp.saves_output(i), {}},
+                       Matrices::read(weight, mlp.ensemble),
+                       Matrices::read(mlp.biases[i], mlp.ensemble),
+                       Matrices::written(weight_grad, mlp.ensemble),
+                       Matrices::written(bias_grad, mlp.ensemble),
+                       kept});
+    operations_ += rows_ * linear.in_features * linear.out_features;
+  }
+
+  // f(caller, a network's call, its number) for each. Threads take whole networks, where those are many or small; else
+  // they share each of them.
+  template <class F>
+  void for_each(const F& f) const {
+    const auto run = [&](int64_t begin, int64_t end) {
+      c10::SmallVector<Layer, 4> layers;
+      for (int64_t network = begin; network < end; ++network) {
+        layers.clear();
+        for (const StackedLayer& layer : layers_) layers.push_back(layer.of(network));
+        TorchCaller caller;
+        f(caller, MlpCall{dtype_, rows_, layers}, network);
+      }
+    };
+    if (count_ == 1) return run(0, 1);
+    constexpr int64_t call_operations = 10'000;  // a call takes as long as so many
+    constexpr int64_t least_operations = 200'000;
+    const int64_t operations = operations_ + call_operations;
+    const int64_t threads = at::get_num_threads();
+    if (count_ % threads == 0 || count_ > 4 * threads || operations < least_operations) {
+      at::parallel_for(0, count_, std::max<int64_t>(1, least_operations / operations), run);
+    } else {
+      run(0, count_);
     }
   }
-  const Tensor output = rows_result(mlp.input, layers.back().out_features);
+
+ private:
+  Dtype dtype_;
+  int64_t count_;
+  int64_t rows_;
+  int64_t operations_;  // of a network
+  c10::SmallVector<StackedLayer, 4> layers_;
+};
+
+// With launch(caller, a network's call, its input, its output).
+template <class Arguments, class F>
+Tensor forward(const Arguments& mlp, std::vector<Tensor>* saved, const F& launch) {
+  const Tensor output = rows_result(mlp.input, mlp.weights.back().size(-2));
+  c10::SmallVector<Tensor, 4> kept(mlp.layers());
+  for (size_t i = 0; saved && i < mlp.layers(); ++i) {
+    if (mlp.saves(i)) saved->push_back(kept[i] = rows_result(mlp.input, mlp.weights[i].size(-2)));
+  }
   if (is_empty(output) && (!saved || are_empty(*saved))) return output;
-  TorchCaller caller;
-  mlp_forward(caller, {dtype_of(mlp.input), row_count(mlp.input), layers}, RowView(mlp.input), result_rows(output));
+  Networks networks(mlp);
+  for (size_t i = 0; i < mlp.layers(); ++i) {
+    networks.add_layer(mlp, Matrices::written(kept[i], mlp.ensemble), {}, {});
+  }
+  const Matrices input = Matrices::read(mlp.input, mlp.ensemble);
+  const Matrices outputs = Matrices::written(output, mlp.ensemble);
+  networks.for_each([&](Caller& caller, const MlpCall& call, int64_t network) {
+    launch(caller, call, constant(input.of(network)), outputs.of(network));
+  });
   return output;
 }
 
-std::optional<std::vector<Tensor>> try_mlp_backward(const MlpBackwardArguments& mlp) {
-  if (!has_faster_products(mlp.input, mlp.weights, Pass::backward)) return std::nullopt;
+// With launch(caller, a network's call, its input, its grad_output, its input's gradient).
+template <class Arguments, class F>
+std::vector<Tensor> backward(const Arguments& mlp, const Tensor& output, const F& launch) {
   std::vector<Tensor> results(mlp.output_mask.size());
-  c10::SmallVector<Parameters, 4> parameters;
-  c10::SmallVector<RowView, 4> kept;
-  c10::SmallVector<Layer, 4> layers;
-  const auto empty = [&](at::IntArrayRef sizes) { return empty_result(sizes, mlp.input); };
   if (mlp.wants_input()) results[0] = rows_result(mlp.input, mlp.input.size(-1));
+  bool has_outputs = false;
   for (size_t i = 0; i < mlp.layers(); ++i) {
-    const Tensor& weight = mlp.weights[i];
-    if (mlp.wants_weight(i)) results[1 + 2 * i] = empty(weight.sizes());
-    if (mlp.wants_bias(i)) results[2 + 2 * i] = empty(weight.size(0));
-    const bool has_kept = i < mlp.saved.size() || mlp.needs_output();
-    if (has_kept) kept.emplace_back(i < mlp.saved.size() ? mlp.saved[i] : mlp.output);
-    const Call call = call_for(mlp.activation_of(i), mlp.input);
-    layers.push_back({parameters.emplace_back(weight, mlp.biases[i]).linear(results[1 + 2 * i], results[2 + 2 * i]),
-                      call.activation, call.params, mlp.saves_output(i),
-                      has_kept ? kept_rows(kept.back()) : Rows{nullptr, 0}});
+    const auto sizes = mlp.weights[i].sizes();
+    if (mlp.wants_weight(i)) results[1 + 2 * i] = empty_result(sizes, mlp.input);
+    if (mlp.wants_bias(i)) results[2 + 2 * i] = empty_result(sizes.slice(0, sizes.size() - 1), mlp.input);
+    has_outputs = has_outputs || sizes.end()[-2] > 0;
   }
-  const int64_t rows = row_count(mlp.input);
-  const auto has_no_output = [](const Layer& layer) { return layer.out_features == 0; };
-  if (rows == 0 || std::all_of(layers.begin(), layers.end(), has_no_output)) {
+  if (row_count(mlp.input) == 0 || !has_outputs) {
     set_to_zero(results);
   } else {
-    TorchCaller caller;
-    mlp_backward(caller, {dtype_of(mlp.input), rows, layers}, RowView(mlp.input), RowView(mlp.grad_output),
-                 result_rows(results[0]));
+    Networks networks(mlp);
+    for (size_t i = 0; i < mlp.layers(); ++i) {
+      const Tensor kept = i < mlp.saved.size() ? mlp.saved[i] : mlp.needs_output() ? output : Tensor();
+      networks.add_layer(mlp, Matrices::read(kept, mlp.ensemble), results[1 + 2 * i], results[2 + 2 * i]);
+    }
+    const Matrices input = Matrices::read(mlp.input, mlp.ensemble);
+    const Matrices grad_output = Matrices::read(mlp.grad_output, mlp.ensemble);
+    const Matrices input_grad = Matrices::written(results[0], mlp.ensemble);
+    networks.for_each([&](Caller& caller, const MlpCall& call, int64_t network) {
+      launch(caller, call, constant(input.of(network)), constant(grad_output.of(network)), input_grad.of(network));
+    });
   }
   for (size_t i = 0; i < mlp.layers(); ++i) {
     if (mlp.wants_weight(i)) results[1 + 2 * i] = in_layout_of(mlp.weights[i], results[1 + 2 * i]);
@@ -119,7 +219,17 @@ std::optional<std::vector<Tensor>> try_mlp_backward(const MlpBackwardArguments& 
   return without_undefined(std::move(results));
 }
 
-// ---- mlp_jet ----
+}  // namespace
+
+std::optional<Tensor> try_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved) {
+  if (!has_faster_products(mlp.input, mlp.weights, Pass::forward)) return std::nullopt;
+  return forward(mlp, saved, mlp_forward);
+}
+
+std::optional<std::vector<Tensor>> try_mlp_backward(const MlpBackwardArguments& mlp) {
+  if (!has_faster_products(mlp.input, mlp.weights, Pass::backward)) return std::nullopt;
+  return backward(mlp, mlp.output, mlp_backward);
+}
 
 namespace {
 
@@ -128,12 +238,8 @@ bool has_faster_jet(const MlpJetArguments& mlp) {
   return mlp.form.rows() <= most_jet_rows && has_own_products(mlp.input);
 }
 
-MlpJetCall jet_call(const MlpJetArguments& mlp, std::span<const Layer> layers) {
-  const JetForm& form = mlp.form;
-  return {{dtype_of(mlp.input), row_count(mlp.input), layers},
-          form.directions,
-          form.seconds,
-          form.each(),
+MlpJetCall jet_call(const MlpCall& call, const JetForm& form) {
+  return {call, form.directions, form.seconds, form.each(),
           form.trace_weights.empty() ? nullptr : form.trace_weights.data()};
 }
 
@@ -141,55 +247,16 @@ MlpJetCall jet_call(const MlpJetArguments& mlp, std::span<const Layer> layers) {
 
 std::optional<Tensor> try_mlp_jet(const MlpJetArguments& mlp, std::vector<Tensor>* saved) {
   if (!has_faster_jet(mlp)) return std::nullopt;
-  c10::SmallVector<Parameters, 4> parameters;
-  c10::SmallVector<Layer, 4> layers;
-  for (size_t i = 0; i < mlp.layers(); ++i) {
-    const Call call = call_for(mlp.activation_of(i), mlp.input);
-    const Linear linear = parameters.emplace_back(mlp.weights[i], mlp.biases[i]).linear();
-    layers.push_back({linear, call.activation, call.params, /*keeps_output=*/false, {nullptr, 0}});
-    if (saved && mlp.saves(i)) {
-      saved->push_back(rows_result(mlp.input, linear.out_features));
-      layers.back().kept = result_rows(saved->back());
-    }
-  }
-  const Tensor output = rows_result(mlp.input, layers.back().out_features);
-  if (is_empty(output) && (!saved || are_empty(*saved))) return output;
-  TorchCaller caller;
-  mlp_jet_forward(caller, jet_call(mlp, layers), RowView(mlp.input), result_rows(output));
-  return output;
+  return forward(mlp, saved, [&](Caller& caller, const MlpCall& call, ConstRows input, Rows output) {
+    mlp_jet_forward(caller, jet_call(call, mlp.form), input, output);
+  });
 }
 
 std::optional<std::vector<Tensor>> try_mlp_jet_backward(const MlpJetBackwardArguments& mlp) {
   if (!has_faster_jet(mlp)) return std::nullopt;
-  const auto& mask = mlp.output_mask;
-  std::vector<Tensor> results(mask.size());
-  c10::SmallVector<Parameters, 4> parameters;
-  c10::SmallVector<RowView, 4> kept;
-  c10::SmallVector<Layer, 4> layers;
-  if (mask[0]) results[0] = rows_result(mlp.input, mlp.input.size(-1));
-  bool has_outputs = false;
-  for (size_t i = 0; i < mlp.layers(); ++i) {
-    const Tensor& weight = mlp.weights[i];
-    if (mask[1 + 2 * i]) results[1 + 2 * i] = empty_result(weight.sizes(), mlp.input);
-    if (mask[2 + 2 * i]) results[2 + 2 * i] = empty_result(weight.size(0), mlp.input);
-    if (i < mlp.saved.size()) kept.emplace_back(mlp.saved[i]);
-    const Call call = call_for(mlp.activation_of(i), mlp.input);
-    layers.push_back({parameters.emplace_back(weight, mlp.biases[i]).linear(results[1 + 2 * i], results[2 + 2 * i]),
-                      call.activation, call.params, /*keeps_output=*/false,
-                      i < mlp.saved.size() ? kept_rows(kept.back()) : Rows{nullptr, 0}});
-    has_outputs = has_outputs || weight.size(0) > 0;
-  }
-  if (row_count(mlp.input) == 0 || !has_outputs) {
-    set_to_zero(results);
-  } else {
-    TorchCaller caller;
-    mlp_jet_backward(caller, jet_call(mlp, layers), RowView(mlp.input), RowView(mlp.grad_output),
-                     result_rows(results[0]));
-  }
-  for (size_t i = 0; i < mlp.layers(); ++i) {
-    if (mask[1 + 2 * i]) results[1 + 2 * i] = in_layout_of(mlp.weights[i], results[1 + 2 * i]);
-  }
-  return without_undefined(std::move(results));
+  return backward(mlp, {}, [&](Caller& caller, const MlpCall& call, ConstRows input, ConstRows grad_output, Rows grad) {
+    mlp_jet_backward(caller, jet_call(call, mlp.form), input, grad_output, grad);
+  });
 }
 
 // ---- gated_mlp ----

@@ -1,0 +1,252 @@
+"""Ensembles: several networks of one form, each with parameters of its own, as one module."""
+
+import math
+from collections import OrderedDict
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, List  # noqa: UP035  (TorchScript reads these)
+
+import torch
+import torch.utils.checkpoint
+from torch import Tensor, nn
+
+from . import functional
+from ._eager import check_tensor, know
+from ._network import Network, as_network, check_form
+from ._perceptron import Perceptron
+from ._resolve import Activation, as_module, resolve
+
+
+class EnsembleLinear(nn.Module):
+    """``torch.nn.Linear`` of each member of an ensemble.
+
+    Args:
+        members: how many there are.
+        in_features, out_features, bias, device, dtype: as for ``torch.nn.Linear``, whose initialization each member
+            has.
+
+    Shape:
+        [members, ..., in_features] to [members, ..., out_features]; ``weight`` is
+        [members, out_features, in_features], ``bias`` [members, out_features].
+    """
+
+    def __init__(
+        self,
+        members: int,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        self.members = members
+        self.in_features = in_features
+        self.out_features = out_features
+        self.weight = nn.Parameter(torch.empty((members, out_features, in_features), device=device, dtype=dtype))
+        if bias:
+            self.bias = nn.Parameter(torch.empty((members, out_features), device=device, dtype=dtype))
+        else:
+            self.register_parameter("bias", None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """As ``torch.nn.Linear``: uniform within 1 / sqrt(in_features)."""
+        bound = 1 / math.sqrt(self.in_features) if self.in_features > 0 else 0.0
+        nn.init.uniform_(self.weight, -bound, bound)
+        if self.bias is not None:
+            nn.init.uniform_(self.bias, -bound, bound)
+
+    def forward(self, input: Tensor) -> Tensor:
+        bias: Tensor | None = self.bias
+        return functional.mlp(input, [self.weight], [bias], "identity")
+
+    def extra_repr(self) -> str:
+        return (
+            f"members={self.members}, in_features={self.in_features}, out_features={self.out_features}, "
+            f"bias={self.bias is not None}"
+        )
+
+
+know(EnsembleLinear, own_functions=True)
+
+
+class EnsembleMLP(Perceptron):
+    """Several :class:`MLP` of one form, each with parameters of its own, in one op.
+
+    On the CPU each member's whole network goes through the caches by itself, and the members are spread over the
+    threads. It is a ``torch.nn.Sequential`` of :class:`EnsembleLinear` and activations, and its state dict is what
+    ``torch.func.stack_module_state`` makes of the members. As with :class:`MLP`, the modules are called one by one
+    where one is more than its class says.
+
+    Args:
+        members: how many there are.
+        in_features, hidden_features, out_features, activation, output_activation, bias, device, dtype: as for
+            :class:`MLP`.
+        checkpoint: keep nothing but the input for the backward pass, which computes the hidden layers again.
+
+    Shape:
+        [members, ..., in_features] to [members, ..., out_features]. An input with fewer than three dimensions,
+        [rows, in_features] or [in_features], is the same for all members.
+
+    Raises:
+        ValueError: an unknown activation.
+    """
+
+    __constants__ = ["_functions"]  # noqa: RUF012  (as TorchScript wants it)
+    __jit_unused_properties__ = ["_functions"]  # noqa: RUF012
+
+    def __init__(
+        self,
+        members: int,
+        in_features: int,
+        hidden_features: int | Sequence[int],
+        out_features: int | None = None,
+        *,
+        activation: Activation = "gelu",
+        output_activation: Activation | None = None,
+        bias: bool = True,
+        checkpoint: bool = False,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        resolve(activation)
+        hidden = [hidden_features] if isinstance(hidden_features, int) else list(hidden_features)
+        sizes = [in_features, *hidden, in_features if out_features is None else out_features]
+        modules: list[nn.Module] = []
+        for size, next_size in pairwise(sizes):
+            if modules:
+                modules.append(as_module(activation))
+            modules.append(EnsembleLinear(members, size, next_size, bias, device=device, dtype=dtype))
+        if output_activation is not None:
+            modules.append(as_module(output_activation))
+        super().__init__(*modules)
+        self.members = members
+        self.checkpoint = checkpoint
+
+    @classmethod
+    def from_modules(cls, modules: Sequence[nn.Sequential]) -> "EnsembleMLP":
+        """The ensemble of networks that are there already, with copies of their parameters.
+
+        Args:
+            modules: :class:`MLP` or other Sequentials, ``Linear, activation, Linear, ...[, activation]``, of the same
+                layers and activations, without dropout.
+
+        Raises:
+            ValueError: there are none, one has another form than the first, or none of an MLP; the message says which.
+        """
+        if not modules:
+            raise ValueError("fastops.nn.EnsembleMLP.from_modules: modules is empty; it needs at least one")
+        forms = [_form_of(i, module) for i, module in enumerate(modules)]
+        for i, form in enumerate(forms):
+            if form != forms[0]:
+                raise ValueError(
+                    f"fastops.nn.EnsembleMLP.from_modules: modules[{i}] has other layers or activations than modules[0]"
+                )
+        stacked = OrderedDict[str, nn.Module]()
+        for name, first in modules[0]._modules.items():
+            members: list[Any] = [module._modules[name] for module in modules]
+            if not isinstance(first, nn.Linear):
+                stacked[name] = as_module(first)
+                continue
+            layer = EnsembleLinear.__new__(EnsembleLinear)
+            nn.Module.__init__(layer)
+            layer.members, layer.in_features, layer.out_features = len(modules), first.in_features, first.out_features
+            for key, parameter in first._parameters.items():
+                if parameter is None:
+                    layer.register_parameter(key, None)
+                    continue
+                values = torch.stack([member._parameters[key] for member in members])
+                layer.register_parameter(key, nn.Parameter(values.detach(), parameter.requires_grad))
+            stacked[name] = layer
+        ensemble = cls.__new__(cls)
+        nn.Sequential.__init__(ensemble, stacked)
+        ensemble.members = len(modules)
+        ensemble.checkpoint = False
+        return ensemble.train(modules[0].training)
+
+    def to_modules(self) -> List[nn.Sequential]:  # noqa: UP006
+        """The members, as Sequentials of ``torch.nn`` modules with copies of their parameters.
+
+        :meth:`fastops.nn.MLP.from_sequential` makes an MLP of each.
+        """
+        networks = []
+        for member in range(self.members):
+            modules = OrderedDict[str, nn.Module]()
+            for name, module in self._modules.items():
+                if not isinstance(module, EnsembleLinear):
+                    modules[name] = as_module(module)
+                    continue
+                weight, bias = module.weight, module.bias
+                linear = nn.Linear(
+                    module.in_features,
+                    module.out_features,
+                    bias is not None,
+                    device=weight.device,
+                    dtype=weight.dtype,
+                )
+                with torch.no_grad():
+                    linear.weight.copy_(weight[member])
+                    if bias is not None:
+                        linear.bias.copy_(bias[member])
+                modules[name] = linear
+            networks.append(nn.Sequential(modules).train(self.training))
+        return networks
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not torch.jit.is_scripting():
+            return self._composed(input)
+        input = self._points(input)
+        if self._functions is None:
+            return self._one_by_one(input)
+        weights: list[Tensor] = []
+        biases: list[Tensor | None] = []
+        for module in self:
+            if hasattr(module, "weight"):
+                weights.append(module.weight)  # type: ignore[arg-type]
+                biases.append(module.bias)  # type: ignore[arg-type]
+        activation, output_activation, params, output_params = self._functions
+        return torch.ops.fastops.mlp(
+            input, weights, biases, activation, output_activation, params, output_params, self.checkpoint
+        )
+
+    def _points(self, input: Tensor) -> Tensor:
+        if input.dim() > 2:
+            return input
+        return input.expand([self.members] + list(input.shape))
+
+    @torch.jit.unused
+    def _composed(self, input: Tensor) -> Tensor:
+        check_tensor("nn.EnsembleMLP", input)
+        points = self._points(input)
+        network = None if torch.jit.is_tracing() else self._network()
+        if network is not None:
+            return torch.ops.fastops.mlp(points, *network.parameters, *network.functions, self.checkpoint)
+        if self.checkpoint and not torch.jit.is_tracing():
+            return torch.utils.checkpoint.checkpoint(self._one_by_one, points, use_reentrant=False)
+        return self._one_by_one(points)
+
+    @torch.jit.unused
+    def _network(self) -> Network | None:
+        return as_network(self._modules.values(), EnsembleLinear)
+
+    @property
+    def _functions(self) -> tuple[str, str, list[float], list[float]] | None:
+        network = self._network()
+        return network and network.functions
+
+
+def _form_of(i: int, module: nn.Sequential) -> list[Any]:
+    """What the members of an ensemble must have in common."""
+    owner = f"EnsembleMLP.from_modules: modules[{i}], "
+    check_form(module, owner)
+    form: list[Any] = []
+    for name, inner in module._modules.items():
+        if isinstance(inner, nn.Dropout):
+            raise ValueError(f"fastops.nn.{owner}module {name}: an ensemble has no dropout")
+        if isinstance(inner, nn.Linear):
+            form.append((name, inner.weight.shape, inner.bias is None, inner.weight.dtype, inner.weight.device))
+        elif inner is not None:
+            form.append((name, resolve(inner)))
+    return form

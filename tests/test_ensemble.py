@@ -1,0 +1,341 @@
+"""Ensembles: mlp and mlp_jet with the parameters of several networks, and fastops.nn.EnsembleMLP."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import fastops
+from checks import assert_meta_agrees, assert_same_bits
+from perceptrons import Network, draw_network, expected_network
+from strategies import ONCE, dtypes, random_tensor
+
+ops = torch.ops.fastops
+many = settings(max_examples=5 * ONCE * settings().max_examples)
+
+
+def members_of(network: Network) -> list:
+    """The networks of an ensemble."""
+    return [
+        replace(
+            network,
+            input=network.input[i],
+            weights=[weight[i] for weight in network.weights],
+            biases=[bias if bias is None else bias[i] for bias in network.biases],
+            grad=network.grad[i],
+        )
+        for i in range(len(network.input))
+    ]
+
+
+@many
+@given(st.data(), dtypes)
+def test_members(device, data, dtype):
+    """Each member's output and gradients are those of its own network, with the layouts of the Meta kernel."""
+    network = draw_network(data, dtype, device, max_depth=3, members=data.draw(st.integers(0, 4)))
+    mask = [leaf is not None and data.draw(st.booleans()) for leaf in network.leaves]
+    output, saved = ops.mlp_forward(*network.arguments)
+    args = (network.grad, *network.arguments[:3], output, saved, *network.arguments[3:], mask)
+    grads = ops.mlp_backward(*args)
+    for i, member in enumerate(members_of(network)):
+        expected, expected_grads = expected_network(member)
+        expected.assert_holds(ops.mlp(*network.arguments)[i], f"member {i}")
+        expected.assert_holds(output[i], f"member {i} in training")
+        wanted = itertools.compress(expected_grads, mask)
+        for place, (result, grad) in enumerate(zip(grads, wanted, strict=True)):
+            grad.assert_holds(result[i], f"gradient {place} of {mask} of member {i}")
+    assert_meta_agrees((output, saved), ops.mlp_forward, *network.arguments)
+    assert_meta_agrees(grads, ops.mlp_backward, *args)
+
+
+def stacked(members, *sizes, dtype=torch.float64, device="cpu"):
+    """Weights and biases of an ensemble."""
+    layers = list(itertools.pairwise(sizes))
+    weights = [random_tensor((members, n, k), dtype, device, seed=i, scale=0.5) for i, (k, n) in enumerate(layers)]
+    biases = [random_tensor((members, n), dtype, device, seed=9 + i) for i, (_, n) in enumerate(layers)]
+    return weights, biases
+
+
+TOLERANCES = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 0.03}
+
+
+@pytest.mark.parametrize(("members", "rows", "width"), [(3, 700, 40), (5, 20, 200), (40, 30, 16), (2, 2100, 24)])
+@pytest.mark.parametrize("dtype", TOLERANCES)
+def test_sizes(device, members, rows, width, dtype, restore_threads):
+    """Members that threads share, and members that each thread has for itself, compute what single networks do."""
+    torch.set_num_threads(2)
+    weights, biases = stacked(members, 7, width, width, 3, dtype=dtype, device=device)
+    x = random_tensor((members, rows, 7), dtype, device, seed=5)
+    leaves = [leaf.requires_grad_() for leaf in (*weights, *biases)]
+    output = ops.mlp(x, weights, biases, "tanh")
+    grads = torch.autograd.grad(output, leaves, output.detach())
+    for i in range(members):
+        own = [[parameter[i].detach().requires_grad_() for parameter in each] for each in (weights, biases)]
+        single = ops.mlp(x[i], *own, "tanh")
+        expected = [single, *torch.autograd.grad(single, own[0] + own[1], single.detach())]
+        for result, reference in zip([output, *grads], expected, strict=True):
+            error = (result[i] - reference).double().abs().max()
+            assert error <= TOLERANCES[dtype] * reference.double().abs().max()
+
+
+def test_threads(device, restore_threads):
+    """The number of threads changes no bit."""
+    weights, biases = stacked(6, 5, 33, 2, dtype=torch.float32, device=device)
+    x = random_tensor((6, 90, 5), torch.float32, device, seed=5)
+
+    def run():
+        output, saved = ops.mlp_forward(x, weights, biases, "tanh")
+        mask = [True] * 5
+        grads = ops.mlp_backward(output, x, weights, biases, None, saved, "tanh", "identity", [], [], mask)
+        return [output, *grads]
+
+    torch.set_num_threads(1)
+    expected = run()
+    for threads in (2, 3):
+        torch.set_num_threads(threads)
+        for result, reference in zip(run(), expected, strict=True):
+            assert_same_bits(result, reference, f"{threads} threads")
+
+
+def test_expanded(device):
+    """Members that share an input or a parameter, by expand, need no copies of it."""
+    weights, biases = stacked(1, 4, 6, 2, device=device)
+    x = random_tensor((5, 4), torch.float64, device, seed=1)
+    leaves = [x.requires_grad_(), *[p.requires_grad_() for p in weights + biases]]
+    arguments = [
+        x.expand(3, 5, 4),
+        [w.expand(3, *w.shape[1:]) for w in weights],
+        [b.expand(3, *b.shape[1:]) for b in biases],
+    ]
+    output = ops.mlp(*arguments, "tanh")
+    single = ops.mlp(x, [w[0] for w in weights], [b[0] for b in biases], "tanh")
+    torch.testing.assert_close(output, single.expand(3, 5, 2))
+    grads = torch.autograd.grad(output.square().sum(), leaves, create_graph=True)
+    expected = torch.autograd.grad(3 * single.square().sum(), leaves, create_graph=True)
+    torch.testing.assert_close(grads, expected)
+    again = [torch.autograd.grad(sum(g.square().sum() for g in each), leaves) for each in (grads, expected)]
+    torch.testing.assert_close(again[0], again[1])
+
+
+# ---- vmap ----
+
+
+class _Recorder(TorchDispatchMode):
+    """The ops of fastops that are called."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace == "fastops":
+            self.calls.append((func._opname, [tuple(w.shape) for w in args[1]] if func._opname == "mlp" else None))
+        return func(*args, **(kwargs or {}))
+
+
+def test_vmap_over_weights_is_one_call(device):
+    """It reaches the op of an ensemble."""
+    weights, biases = stacked(3, 4, 5, 2, device=device)
+    x = random_tensor((7, 4), torch.float64, device, seed=1)
+    with _Recorder() as recorder:
+        torch.func.vmap(lambda w0, w1, b0, b1: ops.mlp(x, [w0, w1], [b0, b1], "tanh"))(*weights, *biases)
+    assert recorder.calls == [("mlp", [(3, 5, 4), (3, 2, 5)])]
+
+
+def call(x, w0, w1, b0, b1):
+    """An mlp of two layers."""
+    return ops.mlp(x, [w0, w1], [b0, b1], "tanh")
+
+
+def call_jet(x, w0, w1, b0, b1):
+    """The same with derivatives, of points in groups of three rows."""
+    return ops.mlp_jet(x, 1, [w0, w1], [b0, b1], "tanh")
+
+
+def sample_tensors(members, batched, device):
+    """The arguments of `call` and `call_jet`, of ensembles or single networks; some with 2 of each in front."""
+    front = [(2,) if is_batched else () for is_batched in batched]
+    own = (members,) if members else ()
+    sizes = [(*own, 4, 3, 3), (*own, 5, 3), (*own, 2, 5), (*own, 5), (*own, 2)]
+    return [
+        random_tensor((*batch, *size), torch.float64, device, seed=i)
+        for i, (batch, size) in enumerate(zip(front, sizes, strict=True))
+    ]
+
+
+@pytest.mark.parametrize("function", [call, call_jet])
+@pytest.mark.parametrize("members", [0, 3])
+@pytest.mark.parametrize("batched", [(1, 0, 0, 0, 0), (0, 1, 0, 0, 0), (1, 1, 1, 1, 1), (0, 0, 0, 0, 1)])
+def test_vmap(device, function, members, batched):
+    """A batch of networks or of ensembles, and the gradients of each, also where parameters are shared."""
+    tensors = sample_tensors(members, batched, device)
+    in_dims = tuple(0 if is_batched else None for is_batched in batched)
+    each = [
+        [tensor[i] if is_batched else tensor for tensor, is_batched in zip(tensors, batched, strict=True)]
+        for i in range(2)
+    ]
+    expected = torch.stack([function(*sample) for sample in each])
+    torch.testing.assert_close(torch.func.vmap(function, in_dims)(*tensors), expected)
+
+    for places in ((0,), (0, 1, 2, 3, 4)):
+        gradients = torch.func.grad(lambda *t: function(*t).square().sum(), places)
+        expected = [torch.stack(grads) for grads in zip(*(gradients(*sample) for sample in each), strict=True)]
+        torch.testing.assert_close(list(torch.func.vmap(gradients, in_dims)(*tensors)), expected)
+
+
+def test_nested_vmap(device):
+    """Networks in networks: a vmap in a vmap over weights, and gradients between the two."""
+    weights, biases = stacked(6, 3, 4, 2, device=device)
+    grouped = [p.unflatten(0, (2, 3)) for p in (*weights, *biases)]
+    x = random_tensor((5, 3), torch.float64, device, seed=1)
+    nested = torch.func.vmap(torch.func.vmap(lambda *p: call(x, *p)))(*grouped)
+    expected = ops.mlp(x.expand(6, 5, 3), weights, biases, "tanh").unflatten(0, (2, 3))
+    torch.testing.assert_close(nested, expected)
+    gradients = torch.func.vmap(torch.func.grad(lambda *p: torch.func.vmap(lambda *q: call(x, *q))(*p).square().sum()))
+    single = torch.func.grad(lambda w0, *rest: call(x, w0, *rest).square().sum())
+    torch.testing.assert_close(
+        gradients(*grouped), torch.stack([single(*p) for p in zip(*weights, *biases, strict=True)]).unflatten(0, (2, 3))
+    )
+
+
+# ---- errors ----
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"x": (4, 6, 5)}, r"input must have shape \[members, \.\.\., in_features\] for the 3 members of weights\[0\]"),
+        ({"x": (5,)}, r"input must have shape \[members, \.\.\., in_features\] for the 3 members of weights\[0\]"),
+        ({"x": (3, 6, 4)}, r"weights\[0\] has 5 input features, but input has 4"),
+        ({"w1": (2, 2, 7)}, r"weights\[1\] has 2 members, but weights\[0\] has 3"),
+        ({"w1": (2, 7)}, r"weights\[1\] must have shape \[members, out_features, in_features\], but has 2 dimensions"),
+        ({"b0": (7,)}, r"biases\[0\] has shape \[7\], but must have shape \[3, 7\]"),
+        ({"w0": (1, 3, 7, 5)}, r"weights\[0\] must have shape \[out_features, in_features\], but has 4 dimensions"),
+    ],
+)
+def test_errors(device, change, message):
+    """An argument that does not fit is named, with what it got and what it needs."""
+    sizes = {"x": (3, 6, 5), "w0": (3, 7, 5), "w1": (3, 2, 7), "b0": (3, 7), "b1": (3, 2)} | change
+    x, w0, w1, b0, b1 = (torch.zeros(size, device=device) for size in sizes.values())
+    with pytest.raises(ValueError, match=message):
+        ops.mlp(x, [w0, w1], [b0, b1], "relu")
+
+
+# ---- the module ----
+
+
+@pytest.mark.parametrize("activation", ["tanh", "gelu"])
+def test_module(device, activation):
+    """It computes what its members do; their state dicts stacked are its own."""
+    torch.manual_seed(0)
+    ensemble = fastops.nn.EnsembleMLP(3, 4, [8, 8], 2, activation=activation, output_activation="silu").to(device)
+    members = ensemble.to_modules()
+    x = torch.randn(5, 4, device=device)
+    expected = torch.stack([member(x) for member in members])
+    torch.testing.assert_close(ensemble(x), expected)
+    torch.testing.assert_close(ensemble(x.expand(3, 5, 4)), expected)
+    torch.testing.assert_close(ensemble(x[0]), expected[:, 0])
+    parameters, _ = torch.func.stack_module_state(members)
+    assert {name: value.shape for name, value in parameters.items()} == {
+        name: value.shape for name, value in ensemble.state_dict().items()
+    }
+    other = fastops.nn.EnsembleMLP(3, 4, [8, 8], 2, activation=activation, output_activation="silu").to(device)
+    assert not torch.equal(other(x), expected)
+    other.load_state_dict(parameters)
+    torch.testing.assert_close(other(x), expected)
+    torch.testing.assert_close(fastops.nn.EnsembleMLP.from_modules(members)(x), expected)
+    mlps = [fastops.nn.MLP.from_sequential(member) for member in members]
+    torch.testing.assert_close(fastops.nn.EnsembleMLP.from_modules(mlps)(x), expected)
+
+
+def test_from_modules_copies():
+    """The members keep their parameters; what needs no gradient needs none in the ensemble."""
+    members = [fastops.nn.MLP(2, 3, 1).eval() for _ in range(2)]
+    for member in members:
+        member[0].bias.requires_grad_(False)
+    ensemble = fastops.nn.EnsembleMLP.from_modules(members)
+    assert not ensemble.training
+    assert [p.requires_grad for p in ensemble.parameters()] == [True, False, True, True]
+    before = members[0][0].weight.clone()
+    with torch.no_grad():
+        ensemble[0].weight.zero_()
+    assert torch.equal(members[0][0].weight, before)
+
+
+@pytest.mark.parametrize(
+    ("modules", "message"),
+    [
+        ([], "modules is empty"),
+        ([nn.Sequential(nn.Linear(2, 3)), nn.Sequential(nn.Linear(2, 4))], r"modules\[1\] has other layers"),
+        ([nn.Sequential(nn.Linear(2, 3), nn.ReLU()), nn.Sequential(nn.Linear(2, 3), nn.Tanh())], r"modules\[1\] has"),
+        ([nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Dropout(0.1), nn.Linear(3, 1))], r"modules\[0\], module 2: an"),
+        ([nn.Sequential(nn.ReLU())], r"modules\[0\], module 0: expected torch.nn.Linear, but it is ReLU"),
+    ],
+)
+def test_from_modules_errors(modules, message):
+    """Which module does not fit, and why."""
+    with pytest.raises(ValueError, match=message):
+        fastops.nn.EnsembleMLP.from_modules(modules)
+
+
+def test_captured():
+    """Compiled, exported, scripted and traced it computes the same."""
+    ensemble = fastops.nn.EnsembleMLP(3, 4, 8, 2, activation="tanh")
+    x = torch.randn(5, 4)
+    expected = ensemble(x)
+    torch.testing.assert_close(torch.compile(ensemble, fullgraph=True)(x), expected)
+    torch.testing.assert_close(torch.export.export(ensemble, (x,)).module()(x), expected)
+    torch.testing.assert_close(torch.jit.script(ensemble)(x), expected)
+    torch.testing.assert_close(torch.jit.trace(ensemble, (x,))(x), expected)
+    parameters = [parameter.detach() for parameter in ensemble.parameters()]
+    tensors = (x.expand(3, 5, 4), *parameters)
+    function = lambda y, w0, b0, w1, b1: fastops.functional.mlp(y, [w0, w1], [None, b1], "tanh")  # noqa: E731
+    torch.testing.assert_close(torch.jit.trace(function, tensors)(*tensors), function(*tensors))
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_hooks(checkpoint):
+    """A module with a hook is called."""
+    ensemble = fastops.nn.EnsembleMLP(2, 3, 4, 1, activation="tanh", checkpoint=checkpoint)
+    x = torch.randn(5, 3)
+    expected = ensemble(x)
+    seen = []
+    ensemble[1].register_forward_hook(lambda module, args, output: seen.append(output.shape))
+    torch.testing.assert_close(ensemble(x), expected)
+    assert seen == [(2, 5, 4)]
+    ensemble(x).sum().backward()
+    assert ensemble[0].weight.grad.shape == (2, 4, 3)
+
+
+def test_derivatives():
+    """Those in the input are each member's."""
+    ensemble = fastops.nn.EnsembleMLP(3, 4, [8, 8], 4, activation="tanh", dtype=torch.float64)
+    x = torch.randn(5, 4, dtype=torch.float64)
+    members = [fastops.nn.MLP.from_sequential(member) for member in ensemble.to_modules()]
+    for method in ("value_gradient_laplacian", "jacobian", "divergence"):
+        results = getattr(ensemble, method)(x)
+        each = [getattr(member, method)(x) for member in members]
+        if method == "jacobian":
+            torch.testing.assert_close(results, torch.stack(each))
+        else:
+            torch.testing.assert_close(list(results), [torch.stack(parts) for parts in zip(*each, strict=True)])
+    probe = torch.randn(3, 5, 4, dtype=torch.float64)
+    estimate = ensemble.divergence(x.expand(3, 5, 4), probe)[1]
+    expected = [member.divergence(x, v)[1] for member, v in zip(members, probe, strict=True)]
+    torch.testing.assert_close(estimate, torch.stack(expected))
+
+
+def test_initialization():
+    """As torch.nn.Linear: uniform within 1 / sqrt(in_features), each member by itself."""
+    layer = fastops.nn.EnsembleLinear(64, 25, 40)
+    for parameter in layer.parameters():
+        bound = parameter.abs().max()
+        assert 0.19 < bound <= 0.2
+        assert abs(parameter.std() - 0.2 / 3**0.5) < 0.005
+    assert not torch.equal(layer.weight[0], layer.weight[1])
+    assert repr(layer) == "EnsembleLinear(members=64, in_features=25, out_features=40, bias=True)"
