@@ -28,6 +28,9 @@ class EnsembleLinear(nn.Module):
     Shape:
         [members, ..., in_features] to [members, ..., out_features]; ``weight`` is
         [members, out_features, in_features], ``bias`` [members, out_features].
+
+    Raises:
+        ValueError: in calls, an input without the members in front, or of other features.
     """
 
     def __init__(

@@ -7,13 +7,88 @@
 namespace fastops {
 namespace {
 
+// A network's layers, from what its forward pass kept: the value of each activation, or z (Point).
+struct Layer {
+  Tensor input;
+  Point point;
+};
+std::vector<Layer> layers_of(const MlpArguments& mlp, at::TensorList kept) {
+  std::vector<Layer> layers;
+  Tensor h = mlp.input;
+  for (size_t i = 0; i < mlp.layers(); ++i) {
+    const Tensor at = i < kept.size() ? kept[i] : Tensor();
+    layers.push_back({h, Point::kept(mlp.activation_of(i), at, /*needs_value=*/i + 1 < mlp.layers())});
+    h = layers.back().point.value;
+  }
+  return layers;
+}
+
+// The same, all computed again.
+std::vector<Layer> layers_of(const MlpArguments& mlp) {
+  std::vector<Layer> layers;
+  Tensor h = mlp.input;
+  for (size_t i = 0; i < mlp.layers(); ++i) {
+    layers.push_back({h, Point(mlp.activation_of(i), at::linear(h, mlp.weights[i], mlp.biases[i]))});
+    h = layers.back().point.value;
+  }
+  return layers;
+}
+
+// The node of what was kept, for derivatives of derivatives: nothing is computed again for it.
+struct MlpKeptNode : OpNode<MlpKeptNode> {
+  SavedVariable input;
+  std::vector<SavedVariable> weights, kept;
+  ActivationSpec activation, output_activation;
+
+  auto fields() { return std::tie(input, weights, kept, activation, output_activation); }
+  std::string name() const override { return "FastopsMlpKeptBackward"; }
+
+  // The inputs are those of the network.
+  variable_list gradients(variable_list&& by_kept) override {
+    constexpr auto op = "mlp_backward";
+    const std::vector<Tensor> w = unpack(op, "weights", weights);
+    const MlpArguments mlp{unpack(op, "input", input), w, {}, activation, output_activation};
+    std::vector<Tensor> outputs;
+    for (const SavedVariable& saved : kept) outputs.push_back(saved.unpack(getptr()));
+    const std::vector<Layer> layers = layers_of(mlp, outputs);
+    variable_list grads(1 + 2 * w.size());
+    Tensor by_x;
+    for (size_t i = outputs.size(); i-- > 0;) {
+      const auto& [x, point] = layers[i];
+      const Tensor by_z = point.from_output ? point.through(add(by_x, by_kept[i])) : add(point.through(by_x), by_kept[i]);
+      if (wants(1 + 2 * i)) grads[1 + 2 * i] = weight_gradient(by_z, x);
+      if (wants(2 + 2 * i)) grads[2 + 2 * i] = bias_gradient(by_z);
+      if (i > 0 || wants(0)) by_x = input_gradient(by_z, w[i]);
+    }
+    if (wants(0)) grads[0] = by_x;
+    return grads;
+  }
+};
+const RegisterNode<MlpKeptNode> mlp_kept_node;
+
+// What was kept, with its history where gradients are recorded.
+std::vector<Tensor> with_history(const MlpArguments& mlp, at::TensorList kept) {
+  std::vector<Tensor> outputs;
+  for (const Tensor& tensor : kept) outputs.push_back(tensor.detach());
+  if (outputs.empty() || !needs_grad(mlp.input, mlp.weights, mlp.biases)) return outputs;
+  const auto node = make_node<MlpKeptNode>();
+  node->set_next_edges(collect_next_edges(differentiable_inputs(mlp)));
+  node->input = save(mlp.input);
+  node->weights = save(mlp.weights);
+  node->activation = mlp.activation;
+  node->output_activation = mlp.output_activation;
+  set_history(outputs, node);
+  for (const Tensor& output : outputs) node->kept.push_back(save(output, /*is_output=*/true));
+  return outputs;
+}
+
 struct MlpBackwardNode : OpNode<MlpBackwardNode> {
   SavedVariable grad_output, input;
-  std::vector<SavedVariable> weights, biases;
+  std::vector<SavedVariable> weights, biases, kept;
   ActivationSpec activation, output_activation;
   std::vector<bool> mask;  // of the results
 
-  auto fields() { return std::tie(grad_output, input, weights, biases, activation, output_activation, mask); }
+  auto fields() { return std::tie(grad_output, input, weights, biases, kept, activation, output_activation, mask); }
   std::string name() const override { return "FastopsMlpBackwardBackward"; }
 
   // The inputs are grad_output, input, weights[0], biases[0], weights[1], ...
@@ -22,17 +97,21 @@ struct MlpBackwardNode : OpNode<MlpBackwardNode> {
     const std::vector<Tensor> w = unpack(op, "weights", weights);
     const std::vector<Tensor> b = unpack(op, "biases", biases);
     const MlpArguments mlp{unpack(op, "input", input), w, b, activation, output_activation};
+    const Tensor by_y = unpack(op, "grad_output", grad_output);
     const std::vector<Tensor> direction = scatter(std::move(cotangents), mask);
-    const std::vector<Layer> layers = recomputed_.get([&] { return layers_of(mlp); });
+    const Passes passes = recomputed_.get([&] { return passes_of(mlp, by_y); });
+    const std::vector<Layer>& layers = passes.layers;
     variable_list grads(2 + 2 * w.size());
 
     // The derivatives in the direction of each layer's input and sums.
     std::vector<Tensor> dx(w.size() + 1), dz(w.size());
     dx[0] = direction[0];
+    const bool ends_linear = output_activation.id == Activation::identity;
     for (size_t i = 0; i < w.size(); ++i) {
+      if (i + 1 == w.size() && ends_linear && !wants(0)) break;
       dz[i] = add(times(dx[i], w[i]), times(layers[i].input, direction[1 + 2 * i]));
       if (const Tensor& d = direction[2 + 2 * i]; d.defined()) {
-        dz[i] = dz[i].defined() ? dz[i] + d : d.expand_as(layers[i].point.at);
+        dz[i] = dz[i].defined() ? dz[i] + d : d.expand_as(i + 1 < w.size() ? layers[i].point.at : by_y);
       }
       dx[i + 1] = layers[i].point.through(dz[i]);
     }
@@ -40,15 +119,13 @@ struct MlpBackwardNode : OpNode<MlpBackwardNode> {
 
     // The gradients of <grad_output, dx.back()>, from the last layer's output and its derivative down.
     Tensor by_x;
-    Tensor by_dx = unpack(op, "grad_output", grad_output);
     for (size_t i = w.size(); i-- > 0;) {
       const auto& [x, point] = layers[i];
-      const Tensor by_dz = point.through(by_dx);
+      const auto& [by_dx, by_dz] = passes.by_derivatives[i];
       const Tensor by_z = add(point.through(by_x), point.through_slope(by_dx, dz[i], dx[i + 1]));
       if (wants(2 + 2 * i)) grads[2 + 2 * i] = add(weight_gradient(by_z, x), weight_gradient(by_dz, dx[i]));
       if (wants(3 + 2 * i)) grads[3 + 2 * i] = bias_gradient(by_z);
-      by_x = add(input_gradient(by_z, w[i]), input_gradient(by_dz, direction[1 + 2 * i]));
-      if (i > 0) by_dx = input_gradient(by_dz, w[i]);
+      if (i > 0 || wants(1)) by_x = add(input_gradient(by_z, w[i]), input_gradient(by_dz, direction[1 + 2 * i]));
     }
     if (wants(1)) grads[1] = by_x;
     return grads;
@@ -59,23 +136,26 @@ struct MlpBackwardNode : OpNode<MlpBackwardNode> {
   }
 
  private:
-  struct Layer {
-    Tensor input;
-    Point point;
-  };
-
-  static std::vector<Layer> layers_of(const MlpArguments& mlp) {
+  // What does not depend on the direction: the layers, and the gradients in the derivatives of each layer's value and z.
+  struct Passes {
     std::vector<Layer> layers;
-    Tensor h = mlp.input;
-    for (size_t i = 0; i < mlp.layers(); ++i) {
-      const Point point(mlp.activation_of(i), at::linear(h, mlp.weights[i], mlp.biases[i]));
-      layers.push_back({h, point});
-      h = point.value;
+    std::vector<std::pair<Tensor, Tensor>> by_derivatives;
+  };
+  Passes passes_of(const MlpArguments& mlp, const Tensor& by_y) const {
+    // Under torch.func, what was kept may have lost its history at a level outside.
+    Passes passes{in_transform() ? layers_of(mlp)
+                                 : layers_of(mlp, with_history(mlp, unpack("mlp_backward", "saved", kept))),
+                  std::vector<std::pair<Tensor, Tensor>>(mlp.layers())};
+    Tensor by_dx = by_y;
+    for (size_t i = mlp.layers(); i-- > 0;) {
+      const Tensor by_dz = passes.layers[i].point.through(by_dx);
+      passes.by_derivatives[i] = {by_dx, by_dz};
+      if (i > 0) by_dx = input_gradient(by_dz, mlp.weights[i]);
     }
-    return layers;
+    return passes;
   }
 
-  Recomputed<std::vector<Layer>> recomputed_;
+  Recomputed<Passes> recomputed_;
 };
 const RegisterNode<MlpBackwardNode> mlp_backward_node;
 
@@ -97,6 +177,8 @@ std::vector<Tensor> mlp_backward_autograd(c10::DispatchKeySet keys, const MlpBac
     node->input = save(mlp.input);
     node->weights = save(mlp.weights);
     node->biases = save(at::TensorList(mlp.biases));
+    node->kept = save(op.saved);
+    if (mlp.needs_output()) node->kept.push_back(save(value_or_undefined(op.output)));
     node->activation = mlp.activation;
     node->output_activation = mlp.output_activation;
     node->mask = op.output_mask.get().vec();

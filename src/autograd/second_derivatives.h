@@ -48,6 +48,19 @@ struct Point {
         from_output(output_suffices(spec, z.scalar_type())),
         value(spec.id == Activation::identity ? z : bias_act(z, std::nullopt, spec)),
         at(from_output ? value : z) {}
+  // From what a forward pass kept: the value or z. The value is computed again where it was z, unless it is not needed.
+  // Nothing is kept of the identity.
+  static Point kept(const ActivationSpec& spec, const Tensor& kept, bool needs_value) {
+    Point point(spec);
+    point.from_output = !kept.defined() || output_suffices(spec, kept.scalar_type());
+    point.at = kept;
+    if (point.from_output) {
+      point.value = kept;
+    } else if (needs_value) {
+      point.value = bias_act(kept, std::nullopt, spec);
+    }
+    return point;
+  }
 
   // f'(z) grad
   Tensor through(const Tensor& grad) const {
@@ -64,6 +77,9 @@ struct Point {
   bool from_output;
   Tensor value;
   Tensor at;
+
+ private:
+  explicit Point(const ActivationSpec& spec) : activation(spec), from_output(true) {}
 };
 
 // What a node computes again, with its history, is kept for the next time: second derivatives are often taken one
@@ -74,8 +90,8 @@ class Recomputed {
  public:
   template <class F>
   T get(F compute) {
-    const bool keep = at::GradMode::is_enabled() && !in_transform();
-    if (!keep) return compute();
+    if (in_transform()) return compute();
+    if (!kept_ && !at::GradMode::is_enabled()) return compute();
     if (!kept_) kept_ = compute();
     return *kept_;
   }

@@ -43,12 +43,24 @@ class GatedMLP(nn.Module):
         return self.down_proj(hidden)
 
 
-class Laplacian(nn.Module):
-    """A network's outputs, gradients and Laplacians at points, side by side, from nested reverse mode."""
+class Derivative(nn.Module):
+    """A network's outputs at points, side by side with derivatives in these, by nested reverse mode."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network
+
+    def by_fastops(self) -> nn.Module:
+        """The same by fastops, with a copy of the parameters."""
+        raise NotImplementedError
+
+    def by_transforms(self) -> nn.Module | None:
+        """The same by torch.func, with these parameters, where that can do it."""
+        return None
+
+
+class Laplacian(Derivative):
+    """Values, gradients and Laplacians; from fastops, in one forward pass."""
 
     def forward(self, points: Tensor) -> Tensor:
         with torch.inference_mode(False), torch.enable_grad():
@@ -62,9 +74,24 @@ class Laplacian(nn.Module):
                 laplacians.append(torch.stack(seconds).sum(0))
             return torch.cat([value, *rows, torch.stack(laplacians, 1)], 1)
 
+    def by_fastops(self) -> nn.Module:
+        return _LaplacianByPropagation(by_fastops(self.network))
 
-class LaplacianByTransforms(Laplacian):
-    """The same by torch.func.hessian, forward over reverse mode, of each point."""
+    def by_transforms(self) -> nn.Module | None:
+        if any(isinstance(module, nn.SiLU) for module in self.modules()):
+            return None  # PyTorch has no forward mode of its backward
+        return _LaplacianByTransforms(self.network)
+
+
+class NestedLaplacian(Laplacian):
+    """The same, by nested reverse mode with fastops, too."""
+
+    def by_fastops(self) -> nn.Module:
+        return Laplacian(by_fastops(self.network))
+
+
+class _LaplacianByTransforms(Laplacian):
+    """By torch.func.hessian, forward over reverse mode, of each point."""
 
     def forward(self, points: Tensor) -> Tensor:
         with torch.inference_mode(False):
@@ -82,14 +109,52 @@ class LaplacianByTransforms(Laplacian):
             return torch.cat([value, rows.flatten(1), hessian.diagonal(dim1=2, dim2=3).sum(2)], 1)
 
 
-class LaplacianByPropagation(Laplacian):
-    """The same by fastops."""
-
+class _LaplacianByPropagation(Laplacian):
     def forward(self, points: Tensor) -> Tensor:
         network = self.network
         assert isinstance(network, fastops.nn.MLP)
         value, gradient, laplacian = network.value_gradient_laplacian(points)
         return torch.cat([value, gradient.flatten(1), laplacian], 1)
+
+
+class Divergence(Derivative):
+    """A vector field and its divergence, exactly, as in a continuous normalizing flow."""
+
+    def forward(self, points: Tensor) -> Tensor:
+        with torch.inference_mode(False), torch.enable_grad():
+            x = points.clone().requires_grad_()
+            value = self.network(x)
+            sums = value.sum(0).unbind()  # each point has a part in its own row alone
+            diagonal = [torch.autograd.grad(each, x, create_graph=True)[0][:, d] for d, each in enumerate(sums)]
+            return torch.cat([value, torch.stack(diagonal).sum(0).unsqueeze(1)], 1)
+
+    def by_fastops(self) -> nn.Module:
+        return _DivergenceByPropagation(by_fastops(self.network))
+
+    def by_transforms(self) -> nn.Module | None:
+        return _DivergenceByTransforms(self.network)
+
+
+class _DivergenceByTransforms(Divergence):
+    """By torch.func.jacrev of each point."""
+
+    def forward(self, points: Tensor) -> Tensor:
+        with torch.inference_mode(False):
+
+            def values(point: Tensor) -> tuple[Tensor, Tensor]:
+                value = self.network(point)
+                return value, value
+
+            jacobian, value = torch.func.vmap(torch.func.jacrev(values, has_aux=True))(points.clone())
+            return torch.cat([value, jacobian.diagonal(dim1=1, dim2=2).sum(1, keepdim=True)], 1)
+
+
+class _DivergenceByPropagation(Divergence):
+    def forward(self, points: Tensor) -> Tensor:
+        network = self.network
+        assert isinstance(network, fastops.nn.MLP)
+        value, divergence = network.divergence(points)
+        return torch.cat([value, divergence.unsqueeze(1)], 1)
 
 
 class Ensemble(nn.Module):
@@ -170,8 +235,8 @@ def by_fastops(model: nn.Module) -> nn.Module:
         )
         gated.load_state_dict(model.state_dict())
         return gated
-    if isinstance(model, Laplacian):
-        return LaplacianByPropagation(by_fastops(model.network))
+    if isinstance(model, Derivative):
+        return model.by_fastops()
     if isinstance(model, Ensemble):
         first, *hidden, last = model.sizes
         ensemble = fastops.nn.EnsembleMLP(len(model.stacked[0]), first, hidden, last, activation=model.activation)

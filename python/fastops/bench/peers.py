@@ -53,15 +53,16 @@ def _func(workload: Workload, mode: str, device: torch.device) -> Contender:
     eager = workload.pytorch(device)
     if isinstance(eager.call, models.Ensemble):
         return Contender(models.EnsembleByVmap(eager.call), eager.parameters)
-    if not isinstance(eager.call, models.Laplacian):
+    if not isinstance(eager.call, models.Derivative):
         raise UnavailableError("it is for derivatives and ensembles")
-    if any(isinstance(module, nn.SiLU) for module in eager.call.modules()):
-        raise UnavailableError("PyTorch has no forward mode of SiLU's backward")
-    return Contender(models.LaplacianByTransforms(eager.call.network), eager.parameters)
+    transformed = eager.call.by_transforms()
+    if transformed is None:
+        raise UnavailableError("PyTorch has no forward mode of an activation's backward")
+    return Contender(transformed, eager.parameters)
 
 
 def _not_derivatives(contender: Contender) -> Contender:
-    if isinstance(contender.call, models.Laplacian):
+    if isinstance(contender.call, models.Derivative):
         raise UnavailableError("it does not take torch.autograd.grad within what it compiles")
     return contender
 

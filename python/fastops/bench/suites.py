@@ -47,20 +47,24 @@ def products(quick: bool) -> Iterator[Workload]:
 
 
 def derivatives(quick: bool) -> Iterator[Workload]:
-    """Networks that solve differential equations: value, gradient and Laplacian, and the training on them."""
-    cases: list[tuple[tuple[int, ...], nn.Module, int]] = [
-        ((2, 64, 64, 64, 1), nn.Tanh(), 512),
-        ((10, 128, 128, 128, 1), nn.Tanh(), 512),
-        ((3, 128, 128, 1), nn.SiLU(), 1024),
+    """Derivatives of networks in their input, and the training on them: equations, flows."""
+    cases: list[tuple[type[models.Derivative], tuple[int, ...], nn.Module, int]] = [
+        (models.Laplacian, (2, 64, 64, 64, 1), nn.Tanh(), 512),
+        (models.Laplacian, (10, 128, 128, 128, 1), nn.Tanh(), 512),
+        (models.Laplacian, (3, 128, 128, 1), nn.SiLU(), 1024),
+        (models.NestedLaplacian, (2, 64, 64, 64, 1), nn.Tanh(), 512),
+        (models.NestedLaplacian, (3, 128, 128, 1), nn.SiLU(), 1024),
+        (models.Divergence, (64, 128, 128, 64), nn.Tanh(), 128),
     ]
-    for sizes, activation, points in cases[: 1 if quick else None]:
-        build = partial(_laplacian, sizes, activation)
-        name = f"laplacian-{'-'.join(map(str, sizes))}-{type(activation).__name__.lower()}"
-        yield Network("derivatives", name, points, torch.float32, build, propagated=sizes[0] + 2)
+    for kind, sizes, activation, points in cases[: 1 if quick else None]:
+        build = partial(_derivative, kind, sizes, activation)
+        name = f"{kind.__name__.lower()}-{'-'.join(map(str, sizes))}-{type(activation).__name__.lower()}"
+        rows = sizes[0] + (1 if kind is models.Divergence else 2)
+        yield Network("derivatives", name, points, torch.float32, build, propagated=rows)
 
 
-def _laplacian(sizes: tuple[int, ...], activation: nn.Module) -> nn.Module:
-    return models.Laplacian(models.sequential(sizes, activation))
+def _derivative(kind: type[models.Derivative], sizes: tuple[int, ...], activation: nn.Module) -> nn.Module:
+    return kind(models.sequential(sizes, activation))
 
 
 def ensembles(quick: bool) -> Iterator[Workload]:
