@@ -1,12 +1,13 @@
-"""Solves Poisson's equation with a physics-informed network, which needs second derivatives: fastops and PyTorch.
+"""Solves equations with a physics-informed network, which needs second derivatives: fastops and PyTorch.
 
-Run it with ``python examples/pinn.py --out demo``; it takes well under a minute. The problem is -(u_xx + u_yy) = f in
-the unit square with u = 0 on its boundary (Raissi, Perdikaris and Karniadakis, Physics-informed neural networks, 2019),
-with an f whose solution is known. The network is a tanh MLP with three hidden layers of 64. In PyTorch u_xx and u_yy
-come from two uses of torch.autograd.grad, and the training differentiates them once more; in fastops the network's
-value, gradient and Laplacian are one forward pass, and the training is one backward pass. Adam finds the shape of the
-solution, L-BFGS its digits. Expect relative errors below a thousandth from both sides, and in the --out folder
-pinn.png. The program fails if the two loss curves differ at the beginning.
+Run it with ``python examples/pinn.py --out demo``; it takes well under a minute. The problem is Poisson's equation,
+-(u_xx + u_yy) = f in the unit square with u = 0 on its boundary (Raissi, Perdikaris and Karniadakis, Physics-informed
+neural networks, 2019), or with ``--equation helmholtz`` Helmholtz's, -(u_xx + u_yy + u_zz) - k^2 u = f in the unit
+cube, with an f whose solution is known. The network is a tanh MLP with three hidden layers of 64. In PyTorch each
+second derivative comes from a use of torch.autograd.grad on the gradient, and the training differentiates them once
+more; in fastops the network's value, gradient and Laplacian are one forward pass, and the training is one backward
+pass. Adam finds the shape of the solution, L-BFGS its digits. Expect relative errors of a thousandth from both sides,
+and in the --out folder pinn.png. The program fails if the two loss curves differ at the beginning.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import argparse
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -37,57 +39,87 @@ COMPARED_STEPS = 100
 TOLERANCE_PER_STEP = WIDTH * torch.finfo(torch.float32).eps
 
 
-def exact(points: Tensor) -> Tensor:
-    """The solution at points [n, 2]."""
-    x, y = math.pi * points[:, 0], math.pi * points[:, 1]
-    return torch.sin(x) * torch.sin(y) + 0.5 * torch.sin(3 * x) * torch.sin(2 * y)
+@dataclass(frozen=True)
+class Equation:
+    """-laplacian(u) - k^2 u = f in the unit square or cube, with u = 0 on its boundary, and its solution.
+
+    That is a sum of sines: of an amplitude and a frequency in each dimension.
+    """
+
+    text: str
+    waves: tuple[tuple[float, tuple[int, ...]], ...]
+    k: float = 0.0
+
+    @property
+    def dimensions(self) -> int:
+        return len(self.waves[0][1])
+
+    def exact(self, points: Tensor) -> Tensor:
+        """The solution at points [n, dimensions]."""
+        return torch.stack([self._wave(points, *wave) for wave in self.waves]).sum(0)
+
+    def source(self, points: Tensor) -> Tensor:
+        """Their f."""
+        squares = [math.pi**2 * sum(n * n for n in frequencies) - self.k**2 for _, frequencies in self.waves]
+        waves = [square * self._wave(points, *wave) for square, wave in zip(squares, self.waves, strict=True)]
+        return torch.stack(waves).sum(0)
+
+    def _wave(self, points: Tensor, amplitude: float, frequencies: tuple[int, ...]) -> Tensor:
+        return amplitude * torch.sin(math.pi * points * torch.tensor(frequencies)).prod(1)
 
 
-def source(points: Tensor) -> Tensor:
-    """f = -(u_xx + u_yy) of that solution."""
-    x, y = math.pi * points[:, 0], math.pi * points[:, 1]
-    f = 2 * torch.sin(x) * torch.sin(y) + 6.5 * torch.sin(3 * x) * torch.sin(2 * y)
-    return math.pi**2 * f
+EQUATIONS = {
+    "poisson": Equation("-(u_xx + u_yy) = f in the unit square", ((1.0, (1, 1)), (0.5, (3, 2)))),
+    "helmholtz": Equation(
+        "-(u_xx + u_yy + u_zz) - 4 u = f in the unit cube", ((1.0, (1, 1, 1)), (0.5, (2, 1, 1))), k=2.0
+    ),
+}
 
 
 def solution(network: nn.Module, points: Tensor) -> Tensor:
     """The network's u, which is zero on the boundary whatever its weights are."""
     free: Tensor = network(points).squeeze(1)
-    return 16 * (points * (1 - points)).prod(1) * free
+    return 4 ** points.shape[1] * (points * (1 - points)).prod(1) * free
 
 
-def laplacian_by_autograd(network: nn.Module, points: Tensor) -> Tensor:
-    """u_xx + u_yy from nested reverse mode."""
+def by_autograd(network: nn.Module, points: Tensor) -> tuple[Tensor, Tensor]:
+    """u and its Laplacian from nested reverse mode."""
     points = points.detach().requires_grad_()
-    (gradient,) = torch.autograd.grad(solution(network, points).sum(), points, create_graph=True)
+    u = solution(network, points)
+    (gradient,) = torch.autograd.grad(u.sum(), points, create_graph=True)
     laplacian = torch.zeros_like(gradient[:, 0])
     for dimension in range(points.shape[1]):
         (second,) = torch.autograd.grad(gradient[:, dimension].sum(), points, create_graph=True)
         laplacian = laplacian + second[:, dimension]
-    return laplacian
+    return u, laplacian
 
 
-def laplacian_by_propagation(network: fastops.nn.MLP, points: Tensor) -> Tensor:
+def by_propagation(network: fastops.nn.MLP, points: Tensor) -> tuple[Tensor, Tensor]:
     """The same by the product rule, from what the network propagates."""
     free, gradient, laplacian = network.value_gradient_laplacian(points)
+    free, gradient, laplacian = free.squeeze(1), gradient.squeeze(1), laplacian.squeeze(1)
     factors, slopes = points * (1 - points), 1 - 2 * points
-    by_boundary = 2 * (slopes * factors.flip(1) * gradient.squeeze(1)).sum(1) - 2 * factors.sum(1) * free.squeeze(1)
-    return 16 * (factors.prod(1) * laplacian.squeeze(1) + by_boundary)
+    dimensions = range(points.shape[1])
+    others = torch.stack([factors[:, [e for e in dimensions if e != d]].prod(1) for d in dimensions], 1)
+    boundary = factors.prod(1)
+    by_boundary = 2 * (slopes * others * gradient).sum(1) - 2 * others.sum(1) * free
+    scale = 4 ** points.shape[1]
+    return scale * boundary * free, scale * (boundary * laplacian + by_boundary)
 
 
-def residual_loss(network: nn.Module, points: Tensor) -> Tensor:
-    """The mean square of u_xx + u_yy + f at the points, relative to that of f."""
-    by_fastops = isinstance(network, fastops.nn.MLP)
-    laplacian = laplacian_by_propagation(network, points) if by_fastops else laplacian_by_autograd(network, points)
-    f = source(points)
-    return (laplacian + f).square().mean() / f.square().mean()
+def residual_loss(network: nn.Module, equation: Equation, points: Tensor) -> Tensor:
+    """The mean square of laplacian(u) + k^2 u + f at the points, relative to that of f."""
+    is_own = isinstance(network, fastops.nn.MLP)
+    u, laplacian = by_propagation(network, points) if is_own else by_autograd(network, points)
+    f = equation.source(points)
+    return (laplacian + equation.k**2 * u + f).square().mean() / f.square().mean()
 
 
-def make_network(seed: int) -> nn.Sequential:
-    """2-64-64-64-1 with Glorot's weights."""
+def make_network(dimensions: int, seed: int) -> nn.Sequential:
+    """Three hidden layers of 64, with Glorot's weights."""
     torch.manual_seed(seed)
     network = nn.Sequential(
-        *(nn.Linear(2, WIDTH), nn.Tanh()),
+        *(nn.Linear(dimensions, WIDTH), nn.Tanh()),
         *(nn.Linear(WIDTH, WIDTH), nn.Tanh()),
         *(nn.Linear(WIDTH, WIDTH), nn.Tanh()),
         nn.Linear(WIDTH, 1),
@@ -102,8 +134,8 @@ def make_network(seed: int) -> nn.Sequential:
 class Training:
     """One side's training, and what was measured of it."""
 
-    def __init__(self, network: nn.Module, points: Tensor, steps: int) -> None:
-        self.network, self.points = network, points
+    def __init__(self, network: nn.Module, equation: Equation, points: Tensor, steps: int) -> None:
+        self.network, self.equation, self.points = network, equation, points
         self.adam = torch.optim.Adam(network.parameters(), lr=5e-3)
         self.rate = torch.optim.lr_scheduler.CosineAnnealingLR(self.adam, steps)
         self.lbfgs = torch.optim.LBFGS(
@@ -137,29 +169,33 @@ class Training:
 
     def loss_and_gradients(self, optimizer: torch.optim.Optimizer) -> Tensor:
         optimizer.zero_grad()
-        loss = residual_loss(self.network, self.points)
+        loss = residual_loss(self.network, self.equation, self.points)
         loss.backward()
         return loss.detach()
 
 
-def grid(size: int = 101) -> Tensor:
-    """Points [size * size, 2] that cover the square."""
+def grid(dimensions: int, size: int = 101) -> Tensor:
+    """Points [size * size, dimensions] that cover the square, or the cube at z = 0.3."""
     line = torch.linspace(0, 1, size)
-    return torch.cartesian_prod(line, line)
+    square = torch.cartesian_prod(line, line)
+    return torch.cat([square, torch.full((len(square), dimensions - 2), 0.3)], 1)
 
 
 @torch.no_grad()
-def relative_error(network: nn.Module) -> float:
+def relative_error(training: Training) -> float:
     """|u - exact| / |exact| in the L2 norm."""
-    points = grid()
-    return float((solution(network, points) - exact(points)).norm() / exact(points).norm())
+    equation = training.equation
+    points = torch.quasirandom.SobolEngine(equation.dimensions).draw(8192)
+    exact = equation.exact(points)
+    return float((solution(training.network, points) - exact).norm() / exact.norm())
 
 
 def train(network: nn.Sequential, options: argparse.Namespace, out: Console) -> dict[str, Training]:
     """Trains both sides, which take turns: step by step in Adam, round by round in L-BFGS."""
-    sobol = torch.quasirandom.SobolEngine(2, scramble=True, seed=options.seed)
+    equation = EQUATIONS[options.equation]
+    sobol = torch.quasirandom.SobolEngine(equation.dimensions, scramble=True, seed=options.seed)
     points = sobol.draw(options.points)
-    trainings = {side: Training(twin, points, options.steps) for side, twin in twins(network).items()}
+    trainings = {side: Training(twin, equation, points, options.steps) for side, twin in twins(network).items()}
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=out) as progress:
         for step in progress.track(range(options.steps), description="Adam, steps"):
@@ -188,9 +224,7 @@ def check_beginning(trainings: dict[str, Training], steps: int, out: Console) ->
 def rows(trainings: dict[str, Training]) -> list[Row]:
     sides = trainings.items()
     return [
-        Row(
-            "relative L2 error", {side: [relative_error(training.network)] for side, training in sides}, "{:.1e}".format
-        ),
+        Row("relative L2 error", {side: [relative_error(training)] for side, training in sides}, "{:.1e}".format),
         Row("final loss", {side: one.losses[-1:] for side, one in sides}, "{:.1e}".format),
         Row("seconds per Adam step", {side: one.seconds for side, one in sides}, "{:.4f}".format),
     ]
@@ -198,15 +232,16 @@ def rows(trainings: dict[str, Training]) -> list[Row]:
 
 def plot(trainings: dict[str, Training], table: Sequence[Row], adam_steps: int, path: Path) -> None:
     """The solution, both errors, the loss curves and the time bars."""
-    title = "Poisson's equation by a tanh network (2-64-64-64-1): fastops and PyTorch"
-    figure = new_figure(title, 13, 7.5)
+    equation = trainings[FASTOPS].equation
+    figure = new_figure(f"{equation.text} by a tanh network: fastops and PyTorch", 13, 7.5)
     axes = figure.subplots(2, 3)
-    points = grid()
+    points = grid(equation.dimensions)
     with torch.no_grad():
         solutions = {side: solution(training.network, points) for side, training in trainings.items()}
-    errors = {side: (u - exact(points)).abs() for side, u in solutions.items()}
+    errors = {side: (u - equation.exact(points)).abs() for side, u in solutions.items()}
     largest = max(error.max().item() for error in errors.values())
-    plot_field(figure, axes[0, 0], solutions[FASTOPS], "Solution u(x, y) by fastops", "RdBu_r", (-1.5, 1.5))
+    what = "u(x, y)" if equation.dimensions == 2 else "u(x, y, 0.3)"
+    plot_field(figure, axes[0, 0], solutions[FASTOPS], f"Solution {what} by fastops", "RdBu_r", (-1.5, 1.5))
     error, _, seconds = table
     for axis, side in ((axes[0, 1], FASTOPS), (axes[0, 2], PYTORCH)):
         title = f"Error of {side} (relative: {error.cell(side)})"
@@ -252,7 +287,8 @@ def mark_lbfgs(axes: Axes, adam_steps: int) -> None:
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     # A second thread has little to do in a network of this size.
-    parser = arguments("Solves Poisson's equation with a physics-informed network.", threads=1)
+    parser = arguments("Solves an equation with a physics-informed network.", threads=1)
+    parser.add_argument("--equation", choices=EQUATIONS, default="poisson", help="which, in two or three variables")
     parser.add_argument("--steps", type=positive, default=800, help="steps of Adam")
     parser.add_argument("--rounds", type=int, default=12, help=f"rounds of {ROUND} iterations of L-BFGS")
     parser.add_argument("--points", type=positive, default=512, help="points at which the equation shall hold")
@@ -264,8 +300,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parse(argv)
     torch.set_num_threads(options.threads)
     out = console()
-    announce(out, f"-(u_xx + u_yy) = f in the unit square by a tanh network, at {options.points} points")
-    trainings = train(make_network(options.seed), options, out)
+    equation = EQUATIONS[options.equation]
+    announce(out, f"{equation.text} by a tanh network, at {options.points} points")
+    trainings = train(make_network(equation.dimensions, options.seed), options, out)
     table = rows(trainings)
     out.print(comparison(f"\n{options.steps} steps of Adam, then {options.rounds * ROUND} iterations of L-BFGS", table))
     failures = check_beginning(trainings, options.steps, out)

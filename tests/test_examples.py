@@ -60,6 +60,21 @@ def test_pinn(tmp_path: Path) -> None:
     check_png(tmp_path / "pinn.png")
 
 
+def test_pinn_in_three_variables(tmp_path: Path) -> None:
+    text = run_example(
+        "pinn.py", "--equation", "helmholtz", "--steps", 5, "--rounds", 0, "--points", 64, "--out", tmp_path
+    )
+    assert "unit cube" in text
+    check_png(tmp_path / "pinn.png")
+
+
+def test_vmc(tmp_path: Path) -> None:
+    text = run_example("vmc.py", "--steps", 5, "--walkers", 64, "--particles", 3, "--out", tmp_path)
+    for row in ("ground state 7.5000", "relative error", "seconds for local energies"):
+        assert row in text
+    check_png(tmp_path / "vmc.png")
+
+
 # fastops's activation is not the one that PyTorch runs, as if its kernel were broken.
 BREAK = """
 import runpy, sys
@@ -79,6 +94,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 DAMAGES = {
     "digits.py": ("network[1] = fastops.nn.Softshrink(1.001)", ["--epochs", 1, "--out"]),
     "regression.py": ("network[1] = fastops.nn.LeakyReLU(1e-3)", ["--steps", 1]),
+    "vmc.py": ("network[1] = network[3] = fastops.nn.Sigmoid()", ["--steps", 1, "--walkers", 64, "--out"]),
     "pinn.py": ("network[0].bias.data.add_(0.1)", ["--steps", 2, "--rounds", 0, "--points", 64, "--out"]),
 }
 

@@ -55,7 +55,8 @@ struct MlpKeptNode : OpNode<MlpKeptNode> {
     Tensor by_x;
     for (size_t i = outputs.size(); i-- > 0;) {
       const auto& [x, point] = layers[i];
-      const Tensor by_z = point.from_output ? point.through(add(by_x, by_kept[i])) : add(point.through(by_x), by_kept[i]);
+      const Tensor by_z =
+          point.from_output ? point.through(add(by_x, by_kept[i])) : add(point.through(by_x), by_kept[i]);
       if (wants(1 + 2 * i)) grads[1 + 2 * i] = weight_gradient(by_z, x);
       if (wants(2 + 2 * i)) grads[2 + 2 * i] = bias_gradient(by_z);
       if (i > 0 || wants(0)) by_x = input_gradient(by_z, w[i]);
@@ -136,16 +137,17 @@ struct MlpBackwardNode : OpNode<MlpBackwardNode> {
   }
 
  private:
-  // What does not depend on the direction: the layers, and the gradients in the derivatives of each layer's value and z.
+  // What does not depend on the direction: the layers, and the gradients in the derivatives of each layer's value and
+  // z.
   struct Passes {
     std::vector<Layer> layers;
     std::vector<std::pair<Tensor, Tensor>> by_derivatives;
   };
   Passes passes_of(const MlpArguments& mlp, const Tensor& by_y) const {
     // Under torch.func, what was kept may have lost its history at a level outside.
-    Passes passes{in_transform() ? layers_of(mlp)
-                                 : layers_of(mlp, with_history(mlp, unpack("mlp_backward", "saved", kept))),
-                  std::vector<std::pair<Tensor, Tensor>>(mlp.layers())};
+    Passes passes{
+        in_transform() ? layers_of(mlp) : layers_of(mlp, with_history(mlp, unpack("mlp_backward", "saved", kept))),
+        std::vector<std::pair<Tensor, Tensor>>(mlp.layers())};
     Tensor by_dx = by_y;
     for (size_t i = mlp.layers(); i-- > 0;) {
       const Tensor by_dz = passes.layers[i].point.through(by_dx);
