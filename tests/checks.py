@@ -5,6 +5,7 @@ import os
 import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import fastops
 
@@ -87,3 +88,21 @@ def windows(values, length):
     """A matrix whose row r holds `length` of the values from the r-th on, beginning again after the last."""
     repeated = values.repeat(2 + length // len(values))
     return repeated.unfold(0, length, 1)[: len(values)]
+
+
+class CalledOps(TorchDispatchMode):
+    """While it is entered: the ops of fastops that are called, by name, with their arguments."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    @property
+    def names(self):
+        """In the order of the calls."""
+        return [name for name, _ in self.calls]
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace == "fastops":
+            self.calls.append((func._opname, args))
+        return func(*args, **(kwargs or {}))

@@ -8,10 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import fastops
-from checks import assert_meta_agrees, assert_same_bits
+from checks import CalledOps, assert_meta_agrees, assert_same_bits
 from perceptrons import Network, draw_network, expected_network
 from strategies import ONCE, dtypes, random_tensor
 
@@ -125,26 +124,13 @@ def test_expanded(device):
 # ---- vmap ----
 
 
-class _Recorder(TorchDispatchMode):
-    """The ops of fastops that are called."""
-
-    def __init__(self):
-        super().__init__()
-        self.calls = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func.namespace == "fastops":
-            self.calls.append((func._opname, [tuple(w.shape) for w in args[1]] if func._opname == "mlp" else None))
-        return func(*args, **(kwargs or {}))
-
-
 def test_vmap_over_weights_is_one_call(device):
     """It reaches the op of an ensemble."""
     weights, biases = stacked(3, 4, 5, 2, device=device)
     x = random_tensor((7, 4), torch.float64, device, seed=1)
-    with _Recorder() as recorder:
+    with CalledOps() as called:
         torch.func.vmap(lambda w0, w1, b0, b1: ops.mlp(x, [w0, w1], [b0, b1], "tanh"))(*weights, *biases)
-    assert recorder.calls == [("mlp", [(3, 5, 4), (3, 2, 5)])]
+    assert [(name, [w.shape for w in args[1]]) for name, args in called.calls] == [("mlp", [(3, 5, 4), (3, 2, 5)])]
 
 
 def call(x, w0, w1, b0, b1):

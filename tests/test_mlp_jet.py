@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.functional import linear
 
 import fastops
-from checks import assert_meta_agrees, assert_same_bits, products
+from checks import CalledOps, assert_meta_agrees, assert_same_bits, products
 from expected import activation, mlp_jet_reference
 from strategies import ONCE, WIDEST, every_dtype, features, random_tensor
 
@@ -305,3 +305,40 @@ def test_errors_of_the_functions(device):
     mlp[0].register_forward_hook(lambda *_: None)
     with pytest.raises(RuntimeError, match="one has hooks"):
         mlp.jacobian(x)
+
+
+@pytest.mark.parametrize("leading", [(), (5,), (2, 3), (0,)])
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_forward_mode(device, leading, checkpoint):
+    """A tangent of an mlp's input goes through mlp_jet, and what comes of it has gradients."""
+    x, v, grad = (random_tensor((*leading, 4), torch.float64, device, seed=i) for i in range(3))
+    parameters = [
+        random_tensor(size, torch.float64, device, seed=3 + i) for i, size in enumerate([(6, 4), (6,), (4, 6)])
+    ]
+    leaves = [tensor.requires_grad_() for tensor in (x, v, *parameters)]
+
+    def own(point):
+        return ops.mlp(point, parameters[::2], [parameters[1], None], "tanh", "silu", [], [], checkpoint)
+
+    def reference(point):
+        return nn.functional.silu(linear(torch.tanh(linear(point, *parameters[:2])), parameters[2]))
+
+    with CalledOps() as called:
+        output, tangent = torch.func.jvp(own, (x,), (v,))
+    assert called.names == ["mlp_jet_forward"]
+    expected, expected_tangent = torch.func.jvp(reference, (x,), (v,))
+    torch.testing.assert_close((output, tangent), (expected, expected_tangent))
+    losses = [(y * grad).sum() + t.square().sum() for y, t in ((output, tangent), (expected, expected_tangent))]
+    torch.testing.assert_close(*(torch.autograd.grad(loss, leaves) for loss in losses))
+
+
+def test_forward_mode_of_parameters(device):
+    """A tangent of a parameter, with or without one of the input."""
+    x, v = (random_tensor((5, 3), torch.float64, device, seed=i) for i in range(2))
+    w, dw = (random_tensor((2, 3), torch.float64, device, seed=2 + i) for i in range(2))
+    function = lambda x, w: ops.mlp(x, [w], [None], "identity", "tanh")  # noqa: E731
+    reference = lambda x, w: torch.tanh(linear(x, w))  # noqa: E731
+    torch.testing.assert_close(torch.func.jvp(function, (x, w), (v, dw)), torch.func.jvp(reference, (x, w), (v, dw)))
+    torch.testing.assert_close(
+        torch.func.jvp(lambda w: function(x, w), (w,), (dw,)), torch.func.jvp(lambda w: reference(x, w), (w,), (dw,))
+    )

@@ -1,9 +1,12 @@
 // The nodes of mlp and linear_act. Training goes through mlp_forward, which also returns what the backward pass keeps.
 #include "autograd/mlp.h"
 
+#include <ATen/ops/_make_dual.h>
+#include <ATen/ops/stack.h>
 #include <torch/library.h>
 
 #include "ops/matrix.h"
+#include "ops/mlp_jet.h"
 
 namespace fastops {
 namespace {
@@ -74,7 +77,30 @@ NodePtr<MlpNode> make_mlp_node(const MlpArguments& mlp) {
   return node;
 }
 
+// Whether the input has a tangent and no parameter has one. Of ensembles, formulas are as good.
+bool only_input_has_tangent(const MlpForward& op) {
+  return any_tangent(op.input) && !any_tangent(op.weights, op.biases) && op.input.get().dim() > 0 &&
+         !is_ensemble(op.weights);
+}
+
+// The output with its tangent, which goes through the layers beside it.
+Tensor mlp_with_tangent(const MlpForward& op) {
+  const Tensor& input = op.input;
+  const Tensor point_and_tangent = at::stack({input._fw_primal(0), input._fw_grad(0)}, -2);
+  const Tensor results = call_op(MlpJet{point_and_tangent,
+                                        1,
+                                        op.weights,
+                                        op.biases,
+                                        op.activation,
+                                        op.output_activation,
+                                        op.params,
+                                        op.output_params,
+                                        {}});
+  return at::_make_dual(results.select(-2, 0).contiguous(), results.select(-2, 1).contiguous(), 0);
+}
+
 Tensor mlp_autograd(c10::DispatchKeySet keys, Mlp op) {
+  if (only_input_has_tangent(op)) return mlp_with_tangent(op);
   Tensor even;
   const bool ensemble = is_ensemble(op.weights);
   if (!op.checkpoint && !has_even_rows(op.input, ensemble)) {

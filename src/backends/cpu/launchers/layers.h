@@ -181,8 +181,7 @@ class LayersBackward : Layers<Form> {
         in_place = false;
       }
     }
-    return {dz,   /*dz_is_operand=*/true, layer.out_features, input, layer.weight_grad, layer.bias_grad, in_place,
-            unit_};
+    return {dz, /*dz_is_operand=*/true, layer.out_features, input, layer.weight_grad, layer.bias_grad, in_place, unit_};
   }
 
   size_t first_layer_ = 0;  // the lowest that has something to compute
