@@ -298,6 +298,43 @@ def test_hooks(checkpoint):
     assert ensemble[0].weight.grad.shape == (2, 4, 3)
 
 
+def test_replaced_forward(monkeypatch):
+    """A replaced forward is called, of the class as of one layer; and a dropout in between is one."""
+    ensemble = fastops.nn.EnsembleMLP(2, 3, 4, 1, activation="tanh").eval()
+    x = torch.randn(5, 3)
+    expected = ensemble(x)
+    forward = fastops.nn.EnsembleLinear.forward
+    calls = []
+
+    def replacement(self, input):
+        calls.append(self)
+        return forward(self, input)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fastops.nn.EnsembleLinear, "forward", replacement)
+        torch.testing.assert_close(ensemble(x), expected)
+    assert calls == [ensemble[0], ensemble[2]]
+    ensemble[2].forward = lambda input: 2 * forward(ensemble[2], input)
+    torch.testing.assert_close(ensemble(x), 2 * expected)
+    del ensemble[2].forward
+    torch.testing.assert_close(ensemble(x), expected)
+    ensemble.append(nn.Dropout(1.0).eval())
+    torch.testing.assert_close(ensemble(x), expected)
+    assert not ensemble.train()(x).any()
+
+
+def test_of_other_modules():
+    """Neither takes the layers of the other for its own."""
+    mlp = fastops.nn.MLP(3, 4, 1).eval()
+    ensemble = fastops.nn.EnsembleMLP(2, 3, 4, 1).eval()
+    mlp[0] = fastops.nn.EnsembleLinear(2, 3, 4)
+    mlp[2] = fastops.nn.EnsembleLinear(2, 4, 1)
+    ensemble[0], ensemble[2] = nn.Linear(3, 4), nn.Linear(4, 1)
+    x = torch.randn(2, 5, 3)
+    for module in (mlp, ensemble):
+        torch.testing.assert_close(module(x), module[2](module[1](module[0](x))))
+
+
 def test_derivatives():
     """Those in the input are each member's."""
     ensemble = fastops.nn.EnsembleMLP(3, 4, [8, 8], 4, activation="tanh", dtype=torch.float64)

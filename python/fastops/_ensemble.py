@@ -9,8 +9,9 @@ from typing import Any, List  # noqa: UP035  (TorchScript reads these)
 import torch
 import torch.utils.checkpoint
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 
-from . import functional
+from . import _C, functional
 from ._eager import check_tensor, know
 from ._network import Network, as_network, check_form
 from ._perceptron import Perceptron
@@ -72,7 +73,7 @@ class EnsembleLinear(nn.Module):
         )
 
 
-know(EnsembleLinear, own_functions=True)
+know(EnsembleLinear)
 
 
 class EnsembleMLP(Perceptron):
@@ -199,6 +200,10 @@ class EnsembleMLP(Perceptron):
 
     def forward(self, input: Tensor) -> Tensor:
         if not torch.jit.is_scripting():
+            if not is_compiling():
+                output = _C.ensemble_of_modules(input, self._modules, self.checkpoint)
+                if output is not None:
+                    return output
             return self._composed(input)
         input = self._points(input)
         if self._functions is None:

@@ -102,16 +102,23 @@ py::object gated_mlp_of_linears(const Tensor& input, py::handle gate, py::handle
   return gated_mlp(input, gate, up, down, activation, params, checkpoint);
 }
 
-// mlp of the modules that are the `_modules` of another: Linear and activations; None if one of them is not plain.
+// mlp of the modules that are the `_modules` of another: Linear and activations; None if one of them is not plain. Of
+// EnsembleLinear: an input with fewer than three dimensions is the same for all members.
+template <bool ensemble>
 py::object mlp_of_modules(py::handle input, const py::dict& modules, bool checkpoint) {
   if (!plain::is_eager(input)) return py::none();
-  const auto network = plain::network(modules);
+  const auto network = plain::network(modules, ensemble);
   if (!network) return py::none();
   Tensor output;
   {
     const auto& [weights, biases, hidden, last] = *network;
-    const Tensor& x = tensor_in(input.ptr());
+    Tensor x = tensor_in(input.ptr());
     py::gil_scoped_release no_gil;
+    if (ensemble && x.dim() < 3) {
+      auto sizes = x.sizes().vec();
+      sizes.insert(sizes.begin(), weights[0].size(0));
+      x = x.expand(sizes);
+    }
     output = call_op(Mlp{{x, weights, biases, hidden.name, last.name, hidden.params, last.params}, checkpoint});
   }
   return py::cast(std::move(output));
@@ -185,7 +192,8 @@ PYBIND11_MODULE(_C, m) {
   for (const NodeClass& node : node_classes()) define_node_class(node);
   m.def("initialize_plain", &plain::initialize);
   m.def("add_plain_class", &plain::add_class);
-  m.def("mlp_of_modules", wrap_pybind_function(mlp_of_modules));
+  m.def("mlp_of_modules", wrap_pybind_function(mlp_of_modules<false>));
+  m.def("ensemble_of_modules", wrap_pybind_function(mlp_of_modules<true>));
   m.def("gated_mlp_of_modules", wrap_pybind_function(gated_mlp_of_modules));
   m.def("linear_act_of_modules", wrap_pybind_function(linear_act_of_modules));
   m.def("mlp_of_linears", wrap_pybind_function(mlp_of_linears));

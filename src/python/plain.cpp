@@ -12,7 +12,7 @@ namespace py = pybind11;
 PyObject* kept(py::object object) { return object.release().ptr(); }
 PyObject* interned(const char* text) { return PyUnicode_InternFromString(text); }
 
-enum class Role : uint8_t { linear, dropout, activation };
+enum class Role : uint8_t { linear, ensemble_linear, dropout, activation };
 
 // A class of modules, as it was when fastops was imported.
 struct Class {
@@ -190,7 +190,10 @@ void add_class(const py::type& kind, const py::object& forward,
   auto* const type = reinterpret_cast<PyTypeObject*>(kept(kind));
   Class known{type, kept(forward), {}, Role::activation, activation, {}, 0};
   if (activation.empty()) {
-    known.role = kind.is(py::module_::import("torch.nn").attr("Linear")) ? Role::linear : Role::dropout;
+    const auto nn = py::module_::import("torch.nn");
+    known.role = kind.is(nn.attr("Linear"))    ? Role::linear
+                 : kind.is(nn.attr("Dropout")) ? Role::dropout
+                                               : Role::ensemble_linear;
     if (known.role == Role::linear) torch_nn->linear = type;
   }
   for (const auto& name : attributes) known.attributes.push_back(interned(name.c_str()));
@@ -223,14 +226,15 @@ std::optional<Function> activation(PyObject* object) {
   return activation(module);
 }
 
-std::optional<Network> network(const py::dict& modules) {
+std::optional<Network> network(const py::dict& modules, bool ensemble) {
+  const Role layers = ensemble ? Role::ensemble_linear : Role::linear;
   Network network;
   network.biases.reserve(modules.size());
   const Function identity;
   for (const auto& [name, object] : modules) {
     const Module module = plain_module(object.ptr());
     if (!module) return {};
-    if (module.kind->role == Role::linear) {
+    if (module.kind->role == layers) {
       auto layer = linear(module);
       if (!layer) return {};
       // What was the output layer is a hidden one: all of these have the activation of the first.
@@ -246,7 +250,7 @@ std::optional<Network> network(const py::dict& modules) {
       auto function = activation(module);
       if (!function || network.weights.empty() || network.output != identity) return {};
       network.output = *std::move(function);
-    } else if (!is_off(module)) {
+    } else if (module.kind->role != Role::dropout || !is_off(module)) {
       return {};
     }
   }

@@ -26,7 +26,7 @@ void initialize(const pybind11::object& call_impl, const std::vector<pybind11::o
 
 // Lets modules of a class be plain. `forward` is the class's, `uses` the (module, name, value) that forward looks up,
 // all as they were when fastops was imported. `activation` is the name of one, whose parameters are the `attributes`;
-// empty for torch.nn.Linear and Dropout.
+// empty for torch.nn.Linear and Dropout, and for fastops.nn.EnsembleLinear.
 void add_class(const pybind11::type& kind, const pybind11::object& forward,
                const std::vector<std::tuple<pybind11::object, std::string, pybind11::object>>& uses,
                const std::string& activation, const std::vector<std::string>& attributes);
@@ -63,6 +63,6 @@ struct Network {
 };
 // That of the modules in the dictionary; nothing where one of them is not plain, where a dropout is on, or where the
 // hidden layers' activations differ.
-std::optional<Network> network(const pybind11::dict& modules);
+std::optional<Network> network(const pybind11::dict& modules, bool ensemble = false);
 
 }  // namespace fastops::plain
