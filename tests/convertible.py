@@ -9,31 +9,18 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import fastops
+from checks import CalledOps
 from modules import batch, seeded
-from samples import close
-
-
-class Ops(TorchDispatchMode):
-    """The ops of fastops that are called."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if op.namespace == "fastops":
-            self.names.append(op.__name__.partition(".")[0])
-        return op(*args, **(kwargs or {}))
+from sample import close
 
 
 def ops_of(module: nn.Module, x: Tensor) -> list[str]:
     """The ops of fastops that a call of the module is computed with."""
-    with torch.no_grad(), Ops() as ops:
+    with torch.no_grad(), CalledOps() as called:
         module(x)
-    return ops.names
+    return called.names
 
 
 def assert_same(module: nn.Module, reference: nn.Module, device: Any) -> None:

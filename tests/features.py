@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from reference import ACTIVATIONS
-from samples import SAMPLES, Sample
+from sample import Sample
+from samples import SAMPLES
 
 PATH = Path(__file__).parent.parent / "docs" / "composability.md"
 

@@ -15,7 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import fastops
 from expected import activation, mlp_reference
 from reference import ACTIVATIONS, parameter_sets
-from samples import SAMPLES, Sample, close, each_activation, each_differentiable_rule, each_differentiable_sample
+from sample import Sample, close
+from samples import SAMPLES, each_activation, each_differentiable_rule, each_differentiable_sample
 from strategies import WIDEST, needs_float64
 
 ops = torch.ops.fastops

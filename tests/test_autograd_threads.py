@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 import fastops
-from samples import Sample, close, each_differentiable_op, each_differentiable_rule
+from sample import Sample, close
+from samples import each_differentiable_op, each_differentiable_rule
 from strategies import DEVICE
 
 TWICE = "Trying to backward through the graph a second time"

@@ -15,15 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 import fastops
-from samples import (
-    Calls,
-    Sample,
-    close,
-    each_differentiable_op,
-    each_differentiable_rule,
-    each_node,
-    inputs,
-)
+from sample import Calls, Sample, close, inputs
+from samples import each_differentiable_op, each_differentiable_rule, each_node
 from strategies import WIDEST
 from test_autograd import gradients, scalar
 

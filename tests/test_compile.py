@@ -14,7 +14,8 @@ from torch._inductor import metrics
 from torch._inductor.utils import fresh_cache
 
 import fastops
-from samples import Calls, Sample, close, each_graph, inputs
+from sample import Calls, Sample, close, inputs
+from samples import each_graph
 from strategies import DEVICE, WIDEST
 from test_opcheck import batch, forward_and_backward, module
 

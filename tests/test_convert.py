@@ -24,7 +24,7 @@ from convertible import (
     two_layers,
 )
 from modules import batch, seeded
-from samples import close
+from sample import close
 
 
 class Functions(Block):

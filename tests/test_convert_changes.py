@@ -25,7 +25,7 @@ from convertible import (
     two_layers,
 )
 from modules import batch
-from samples import close
+from sample import close
 
 
 def put_adapter(model: nn.Sequential) -> None:

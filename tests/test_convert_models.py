@@ -16,7 +16,7 @@ import fastops
 from fastops._convert.formula import read
 from fastops._resolve import OTHER_CLASSES, resolve
 from reference import ACTIVATIONS
-from samples import close
+from sample import close
 from strategies import WIDEST
 from zoo import BLOCKS, MODELS
 

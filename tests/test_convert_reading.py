@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import fastops
 from convertible import Block, assert_same, converted, ops_of
 from modules import batch, seeded
-from samples import close
+from sample import close
 
 
 def act(x: Tensor) -> Tensor:

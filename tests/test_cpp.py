@@ -19,7 +19,7 @@ from torch import Tensor
 
 import fastops
 from modules import MODULES, batch, seeded, value_and_gradients
-from samples import close
+from sample import close
 from test_export import EVERY_OP, Calls, doubled, exported, inputs
 
 SOURCE = Path(__file__).parents[1] / "examples" / "cpp"

@@ -32,7 +32,8 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_u
 from fastops.nn import MLP, GatedMLP
 from processes import needs_gloo, run_in_processes
 from reference import ACTIVATIONS
-from samples import COVERING, EACH_OP, SAMPLES, Sample, close
+from sample import Sample, close
+from samples import COVERING, EACH_OP, SAMPLES
 
 needs_flattening = pytest.mark.skipif(
     torch.__version__.startswith("2.11."), reason="there no view flattens a dimension in shards"

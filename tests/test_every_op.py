@@ -10,7 +10,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import fastops.functional
-from samples import SAMPLES, Sample
+from sample import Sample
+from samples import SAMPLES
 
 ROOT = Path(__file__).parent.parent
 each_op = pytest.mark.parametrize("op", sorted({sample.op for sample in SAMPLES}))

@@ -23,7 +23,8 @@ import fastops.functional as F
 import modules
 from modules import MODULES, PAIRS, batch, each_module, seeded
 from reference import ACTIVATIONS
-from samples import COVERING, SAMPLES, Calls, Sample, as_tuple, close, each_rule, inputs
+from sample import Calls, Sample, as_tuple, close, inputs
+from samples import COVERING, SAMPLES, each_rule
 from strategies import WIDEST
 
 

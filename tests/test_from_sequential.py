@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import fastops
 from fastops.nn import MLP
-from samples import close
+from sample import close
 from strategies import WIDEST
 
 ACTIVATIONS = [

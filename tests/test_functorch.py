@@ -25,7 +25,8 @@ from torch.func import (
 )
 
 import fastops
-from samples import Sample, close, each_activation, each_differentiable_rule, each_differentiable_sample
+from sample import Sample, close
+from samples import each_activation, each_differentiable_rule, each_differentiable_sample
 from strategies import WIDEST
 
 ops = torch.ops.fastops

@@ -17,7 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_a
 from torch.utils._pytree import tree_map_only
 
 import fastops
-from samples import Sample, as_tuple, close, each_op
+from sample import Sample, as_tuple, close
+from samples import each_op
 
 ops = torch.ops.fastops
 

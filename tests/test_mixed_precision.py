@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fastops
-from samples import Sample, each_differentiable_rule
+from sample import Sample
+from samples import each_differentiable_rule
 from strategies import DEVICE
 
 each_dtype = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=lambda dtype: str(dtype)[6:])

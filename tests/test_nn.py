@@ -15,7 +15,7 @@ from expected import activation
 from fastops.nn import MLP, GatedMLP, LinearAct
 from modules import CLASSES, MODULES, PAIRS, batch, each_pair, seeded, value_and_gradients
 from reference import ACTIVATIONS, parameter_sets
-from samples import close
+from sample import close
 from strategies import WIDEST
 
 # ---- against torch.nn ----

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations, prune
 
 from modules import PAIRS, batch, seeded, value_and_gradients
-from samples import close
+from sample import close
 
 KINDS = ["MLP", "MLP without bias", "MLP with dropout", "GatedMLP", "GatedMLP with bias"]
 each_kind = pytest.mark.parametrize("kind", KINDS)

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 import fastops.nn
 from fastops.nn import MLP, GatedMLP, LinearAct
 from modules import CLASSES, MODULES, PAIRS, batch, each_module, each_pair, seeded, value_and_gradients
-from samples import close
+from sample import close
 from strategies import WIDEST
 
 # ---- copies and other formats ----

@@ -18,7 +18,7 @@ from torch.nn.modules import module as modules_of_torch
 import fastops
 from fastops.nn import MLP, LinearAct
 from modules import PAIRS, batch, seeded, value_and_gradients
-from samples import close
+from sample import close
 
 KINDS = ["MLP", "MLP without bias", "GatedMLP", "LinearAct"]
 each_kind = pytest.mark.parametrize("kind", KINDS)

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint_sequential
 import fastops.nn
 from fastops.nn import MLP, GatedMLP, LinearAct
 from modules import PAIRS, batch, seeded, value_and_gradients
-from samples import close
+from sample import close
 from strategies import WIDEST
 
 KINDS = ["MLP", "MLP without bias", "MLP of one layer", "MLP with dropout"]

@@ -13,7 +13,8 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 
 import fastops
 import fastops.nn
-from samples import SAMPLES, Sample, as_tuple, close, each_rule
+from sample import Sample, as_tuple, close
+from samples import SAMPLES, each_rule
 from strategies import DEVICE, WIDEST
 
 ops = torch.ops.fastops

@@ -18,7 +18,7 @@ import fastops
 import fastops.functional
 import fastops.nn
 from reference import ACTIVATIONS
-from samples import as_tuple
+from sample import as_tuple
 
 PROPAGATED = {"mlp_jacobian", "mlp_laplacian"}  # mlp_jet with certain directions
 FUSED = {"act_mul", "bias_act", "gated_act", "gated_mlp", "linear_act", "mlp", "mlp_jet"}

@@ -21,7 +21,8 @@ from torch.utils.checkpoint import checkpoint
 
 from fuzz.cases import category
 from reference import ACTIVATIONS
-from samples import SAMPLES, Sample
+from sample import Sample
+from samples import SAMPLES
 
 Function = Callable[..., tuple[Tensor, ...]]  # of tensors
 Wrap = Callable[[Function], Function]
