@@ -8,8 +8,9 @@ set(public_headers
   activations/activations.h activations/base.h activations/derivative.h activations/functions.h activations/jet.h
   activations/piecewise.h activations/scalar_of.h activations/smooth.h activations/table.h
   backends/cpu/kernels.h backends/cpu/launchers.h
-  ops/activation.h ops/activation_spec.h ops/axes.h ops/bias_act.h ops/checks.h ops/device.h ops/dtype_of.h ops/gated_act.h
-  ops/gated_mlp.h ops/matrix.h ops/mlp.h ops/mlp_jet.h ops/operator.h)
+  ops/activation.h ops/activation_spec.h ops/axes.h ops/bias_act.h ops/checks.h ops/device.h ops/device_steps.h ops/dtype_of.h ops/gated_act.h
+  ops/gated_mlp.h ops/matrix.h ops/mlp.h ops/mlp_jet.h ops/operator.h
+  ops/sequential.h)
 set(generated_headers ${CMAKE_CURRENT_BINARY_DIR}/include)
 foreach(header ${public_headers})
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS src/${header})

@@ -111,3 +111,66 @@ def gated_mlp_reference(name: str) -> Function:
         return linear(gate * linear(x, up_weight, up_bias), down_weight, down_bias)
 
     return compute
+
+
+def dropout_factors(like: Tensor, seed: int, stream: int, p: float) -> Tensor:
+    """What dropout multiplies a tensor [..., features] with, by Philox4x32-10 in Python's integers."""
+    features = like.size(-1)
+    rows = like.numel() // max(1, features)
+    numbers = [
+        philox((c // 64 * 16 + c % 16, row & 0xFFFFFFFF, row >> 32, stream), seed)[c % 64 // 16]
+        for row in range(rows)
+        for c in range(features)
+    ]
+    factors = [0.0 if number < round(p * 2**32) else 1 / (1 - p) for number in numbers]
+    return torch.tensor(factors, dtype=like.dtype, device=like.device).reshape(like.shape)
+
+
+def philox(counter: tuple[int, int, int, int], key: int) -> tuple[int, int, int, int]:
+    """Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, 2011: four words from a counter of four."""
+    word = 0xFFFFFFFF
+    low, high = key & word, key >> 32 & word
+    for _ in range(10):
+        first, second = 0xD2511F53 * counter[0], 0xCD9E8D57 * counter[2]
+        counter = second >> 32 ^ counter[1] ^ low, second & word, first >> 32 ^ counter[3] ^ high, first & word
+        low, high = low + 0x9E3779B9 & word, high + 0xBB67AE85 & word
+    return counter
+
+
+def normalized(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    """With a mean square of 1 over the last dimension, times the weight."""
+    x = x * (x.square().mean(-1, keepdim=True) + eps).rsqrt()
+    return x if weight is None else x * weight
+
+
+def sequential_reference(steps: str, params: Sequence[float], seed: int = 0) -> Function:
+    """The network of an input and the parameters that its steps take, None where there is none."""
+
+    def compute(x: Tensor, *parameters: Tensor | None) -> Tensor:
+        tensors, numbers, kept, stream = iter(parameters), iter(params), [], 0
+        for step in steps.split():
+            if step == "linear":
+                x = linear(x, next(tensors), next(tensors))
+            elif step == "layer_norm":
+                # PyTorch's layer_norm has no right third derivative.
+                centered = x - x.mean(-1, keepdim=True)
+                x = normalized(centered, next(tensors), next(numbers))
+                bias = next(tensors)
+                x = x if bias is None else x + bias
+            elif step == "rms_norm":
+                x = normalized(x, next(tensors), next(numbers))
+            elif step == "scale":
+                x = x * next(tensors)
+            elif step == "dropout":
+                x = x * dropout_factors(x, seed, stream, next(numbers))
+                stream += 1
+            elif step == "residual":
+                kept.append(x)
+            elif step == "add":
+                x = x + kept.pop()
+            else:
+                own = [next(numbers) for _ in reference.ACTIVATIONS[step]["parameters"]]
+                x = activation(step, own)(x)
+        return x
+
+    return compute

@@ -14,6 +14,7 @@ from expected import (
     mlp_jet_reference,
     mlp_reference,
     of_members,
+    sequential_reference,
     split_layers,
     vector_jacobian,
 )
@@ -172,3 +173,52 @@ def gated_mlp_samples() -> Iterator[Sample]:
                 backward_arguments,
                 vector_jacobian(expected, mask[: len(shapes)]),
             )
+
+
+def sequential_samples() -> Iterator[Sample]:
+    """Every kind of step; with and without the tensors that may be absent; one residual in another."""
+    seed = -0x123456789ABCDEF
+    cases: list[tuple[str, str, list[float], tuple[int, ...], Shape, list[Shape | None]]] = [
+        ("block", "residual layer_norm linear gelu dropout linear dropout scale add", [1e-5, 0.3, 0.2], (3,), (2, 2),
+         [(3,), (3,), (4, 3), (4,), (3, 4), None, (3,)]),
+        ("norms", "linear rms_norm silu linear layer_norm tanh", [1e-6, 1e-5], (2,), (3,),
+         [(4, 3), (4,), (4,), (2, 4), (2,), None, None]),
+        ("nested", "residual mish residual linear sigmoid add rms_norm linear add", [1e-5], (3,), (),
+         [(3, 3), None, None, (3, 3), (3,)]),
+        ("rows", "dropout layer_norm softplus", [0.5, 1e-5, 1.0, 20.0], (3,), (2,), [(3,), None]),
+    ]  # fmt: skip
+    for label, steps, params, outputs, leading, sizes in cases:
+        shapes = ((*leading, 3), *(size for size in sizes if size is not None))
+        reference = sequential_reference(steps, params, seed)
+        present = [True, *(size is not None for size in sizes)]
+
+        def padded(*tensors: Tensor, present: Any = present) -> list[Tensor | None]:
+            rest = iter(tensors)
+            return [next(rest) if is_there else None for is_there in present]
+
+        def arguments(
+            *tensors: Tensor, padded: Any = padded, steps: str = steps, params: Sequence[float] = params
+        ) -> tuple:
+            x, *parameters = padded(*tensors)
+            has_dropout = "dropout" in steps
+            return x, parameters, steps, params, torch.tensor(seed, device=x.device) if has_dropout else None
+
+        expected = lambda *tensors, reference=reference, padded=padded: reference(*padded(*tensors))  # noqa: E731
+        yield Sample("sequential", label, shapes, arguments, expected)
+        first = lambda result: result[0]  # noqa: E731
+        yield Sample("sequential_forward", label, shapes, arguments, expected, outputs=first)
+
+        def backward_arguments(
+            grad: Tensor, *tensors: Tensor, arguments: Any = arguments, mask: Any = present
+        ) -> tuple:
+            x, parameters, *rest = arguments(*tensors)
+            _, saved = detached(torch.ops.fastops.sequential_forward, x, parameters, *rest)
+            return (grad, x, parameters, saved, *rest, mask)
+
+        yield Sample(
+            "sequential_backward",
+            label,
+            ((*leading, *outputs), *shapes),
+            backward_arguments,
+            vector_jacobian(expected, [True] * len(shapes)),
+        )

@@ -11,7 +11,13 @@ import pytest
 import torch
 
 from expected import activation, derivative, slope_from_output, vector_jacobian
-from network_samples import gated_mlp_samples, linear_act_samples, mlp_jet_samples, mlp_samples
+from network_samples import (
+    gated_mlp_samples,
+    linear_act_samples,
+    mlp_jet_samples,
+    mlp_samples,
+    sequential_samples,
+)
 from reference import ACTIVATIONS, GRADIENT_FROM_OUTPUT, parameter_sets
 from sample import Sample
 from strategies import PROFILE
@@ -163,6 +169,7 @@ SAMPLES = [
     *mlp_samples(),
     *mlp_jet_samples(),
     *gated_mlp_samples(),
+    *sequential_samples(),
 ]
 
 each_differentiable_sample = pytest.mark.parametrize("sample", [s for s in SAMPLES if s.differentiable], ids=str)

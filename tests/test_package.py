@@ -21,7 +21,7 @@ from reference import ACTIVATIONS
 from sample import as_tuple
 
 PROPAGATED = {"mlp_jacobian", "mlp_laplacian"}  # mlp_jet with certain directions
-FUSED = {"act_mul", "bias_act", "gated_act", "gated_mlp", "linear_act", "mlp", "mlp_jet"}
+FUSED = {"act_mul", "bias_act", "gated_act", "gated_mlp", "linear_act", "mlp", "mlp_jet", "sequential"}
 LAYERS = {"EnsembleLinear", "EnsembleMLP", "GatedMLP", "LinearAct", "MLP"}
 
 
@@ -112,6 +112,7 @@ def test_script_function(name: str, device: Any) -> None:
         "mlp_jacobian": (x, [square, square], None, "tanh"),
         "mlp_laplacian": (x, [square], [vector], "tanh", "tanh"),
         "gated_mlp": (x, square, square, square, vector),
+        "sequential": (x, [square, vector, vector, None], "linear layer_norm tanh", [1e-5]),
     }.get(name, (x,))
     results, expected = torch.jit.script(function)(*arguments), function(*arguments)
     for result, value in zip(as_tuple(results), as_tuple(expected), strict=True):

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import register_flop_formula
 
+from ._steps import linears
+
 Shape = Sequence[int]
 
 _ops = torch.ops.fastops
@@ -83,3 +85,27 @@ def _gated_mlp_backward(
         + _product(input_shape, up) * (input_wanted + up_wanted)
         + _product(input_shape, down) * ((through_gate or through_up) + down_wanted)
     )
+
+
+@register_flop_formula([_ops.sequential, _ops.sequential_forward])
+def _sequential(input_shape: Shape, parameter_shapes: list[Shape], steps: str, *args: Any, **kwargs: Any) -> int:
+    return sum(_product(input_shape, parameter_shapes[place]) for place in linears(steps))
+
+
+@register_flop_formula(_ops.sequential_backward)
+def _sequential_backward(
+    grad_output_shape: Shape,
+    input_shape: Shape,
+    parameter_shapes: list[Shape],
+    saved_shapes: list[Shape],
+    steps: str,
+    *args: Any,
+    **kwargs: Any,
+) -> int:
+    """output_mask: input, parameters"""
+    output_mask = args[-1]
+    flops = 0
+    for place in linears(steps):
+        below = any(output_mask[: 1 + place])
+        flops += _product(input_shape, parameter_shapes[place]) * (below + output_mask[1 + place])
+    return flops

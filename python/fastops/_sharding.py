@@ -117,6 +117,13 @@ def _gated_mlp(a: Arguments) -> Iterator[Layout]:
     yield {**columns, **hidden, "down_weight": Shard(1), "down_bias": Partial(), "output": Partial()}
 
 
+def _sequential(a: Arguments) -> Iterator[Layout]:
+    if "dropout" in a["steps"].split():
+        return  # what is dropped depends on a row's place in the whole
+    for shard in _shards(a["input"], range(a["input"].ndim - 1)):
+        yield {"input": shard, "saved": shard, "output": shard}
+
+
 def _shards(x: OpStrategy, dims: range) -> Iterator[Placement]:
     """Shards of these dimensions, and those that the tensor has which are not plain ones (strided, after a view)."""
     yield from map(Shard, dims)
@@ -248,6 +255,14 @@ def _mlp_gradients(a: Arguments) -> list[Slot]:
     return [("grad_input", 0), *((name, i) for i in layers for name in ("grad_weights", "grad_biases"))]
 
 
+def _sequential_results(a: Arguments) -> list[Slot]:
+    return [("output", 0), *(("saved", i) for i in range(len(a["steps"].split())))]
+
+
+def _sequential_gradients(a: Arguments) -> list[Slot]:
+    return [("grad_input", 0), *(("grad_parameters", i) for i in range(len(a["parameters"])))]
+
+
 def _register_all() -> None:
     output = _each("output")
     for name in FUNCTIONS:
@@ -272,6 +287,9 @@ def _register_all() -> None:
     weights = ["gate_weight", "up_weight", "down_weight", "gate_bias", "up_bias", "down_bias"]
     gradients = [f"grad_{name}" for name in ("input", *weights)]
     _register("gated_mlp_backward", _backward(_gated_mlp, "input", *weights), _each(*gradients))
+    _register("sequential", _sequential, output)
+    _register("sequential_forward", _sequential, _sequential_results)
+    _register("sequential_backward", _backward(_sequential, "input", "parameters"), _sequential_gradients)
 
 
 _register_all()

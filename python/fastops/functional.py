@@ -18,6 +18,7 @@ from ._activations import *  # noqa: F403
 from ._eager import call
 from ._lists import biases_of, list_of
 from ._propagation import mlp_jacobian, mlp_jet, mlp_laplacian
+from ._steps import dropout_seed
 
 __all__ = [
     *_activations.FUNCTIONS,
@@ -30,6 +31,7 @@ __all__ = [
     "mlp_jacobian",
     "mlp_jet",
     "mlp_laplacian",
+    "sequential",
 ]
 
 
@@ -262,3 +264,64 @@ def gated_mlp(
     return torch.ops.fastops.gated_mlp(
         input, gate_weight, up_weight, down_weight, gate_bias, up_bias, down_bias, activation, values, checkpoint
     )
+
+
+def sequential(
+    input: Tensor,
+    parameters: List[Optional[Tensor]],
+    steps: str,
+    params: Optional[List[float]] = None,
+    seed: Optional[Tensor] = None,
+) -> Tensor:
+    """The layers of a network one after another in one op, with normalization, dropout and residual connections.
+
+    ``steps`` are names separated by spaces. Each takes its tensors from ``parameters`` and its numbers from ``params``,
+    in order:
+
+    ================ ================= ===================== =======================================================
+    step             tensors           numbers               h becomes
+    ================ ================= ===================== =======================================================
+    ``linear``       weight, bias      none                  ``h @ weight.T + bias``
+    ``layer_norm``   weight, bias      eps                   ``(h - mean(h)) / sqrt(var(h) + eps) * weight + bias``
+    ``rms_norm``     weight            eps                   ``h / sqrt(mean(h**2) + eps) * weight``
+    ``scale``        weight            none                  ``h * weight`` (LayerScale)
+    ``dropout``      none              p                     0 with probability p, else ``h / (1 - p)``
+    an activation    none              all parameters of it  ``activation(h)``
+    ``residual``     none              none                  h, which is kept for
+    ``add``          none              none                  h + what the last ``residual`` kept, used once
+    ================ ================= ===================== =======================================================
+
+    ``"residual layer_norm linear gelu dropout linear dropout add"`` is the feed-forward half of a transformer's block.
+    What lies between two products is computed in float32 (float64 stays) and rounded once. For the backward pass the
+    results of products and of ``add`` are kept, and nothing else: no statistics, no masks.
+
+    Ba, Kiros, Hinton, Layer Normalization, 2016; Zhang, Sennrich, Root Mean Square Layer Normalization, 2019;
+    Srivastava et al., Dropout, 2014; Touvron et al., Going deeper with Image Transformers (LayerScale), 2021.
+
+    Args:
+        input: [..., in_features].
+        parameters: weights of linear layers [out_features, in_features]; all others [features]. None for no bias, and
+            for norms without weight or bias. A 16-bit weight of a linear layer makes that product a 16-bit one.
+        steps: the names.
+        params: the numbers; None if the steps take none.
+        seed: an int64 tensor without dimensions, on the input's device. The same seed drops the same elements, on every
+            device. None draws one from the device's default generator (``torch.manual_seed``) if there is a dropout.
+
+    Returns:
+        [..., features of the last step], in the dtype of the last product, or of the wider of what was added.
+
+    Raises:
+        TypeError: an unsupported dtype, float64 beside others, or a seed that is not int64.
+        ValueError: an unknown step, too few or too many parameters or numbers, shapes that do not chain, a number out
+            of its range, a ``residual`` without ``add`` or the reverse.
+    """
+    if seed is None and steps.find("dropout") >= 0:
+        seed = dropout_seed(input)
+    if not torch.jit.is_scripting():
+        if torch.jit.is_tracing():
+            raise RuntimeError(
+                "fastops.sequential: torch.jit.trace has no lists of optional tensors; use torch.jit.script, "
+                "torch.export or torch.compile"
+            )
+        return call(torch.ops.fastops.sequential, input, parameters, steps, [] if params is None else params, seed)
+    return torch.ops.fastops.sequential(input, parameters, steps, list_of(params), seed)

@@ -50,6 +50,10 @@
 //     static std::optional<GatedMlpForward::Result> try_gated_mlp(const GatedMlpArguments& mlp, bool saves);
 //     static std::optional<std::vector<Tensor>> try_gated_mlp_backward(const GatedMlpBackwardArguments& mlp);
 //
+//     // The members of SequentialSteps with these names.
+//     static Tensor rows(...);
+//     static SequentialSteps::RowGradients rows_backward(...);
+//
 // A device without some of the functions registers the families that it has: impl_activations<ActivationLayer<Device>>,
 // impl_bias_act<Device>, ...
 #pragma once
@@ -58,104 +62,12 @@
 #include <tuple>
 #include <vector>
 
-#include "ops/activation.h"
-#include "ops/axes.h"
 #include "ops/bias_act.h"
+#include "ops/device_steps.h"
 #include "ops/gated_act.h"
-#include "ops/gated_mlp.h"
-#include "ops/matrix.h"
-#include "ops/mlp.h"
 #include "ops/mlp_jet.h"
 
 namespace fastops {
-
-// ---- activations of tensors with any strides ----
-
-// y = f(x). What no kernel takes is brought into y's layout first, or into another that is dense.
-template <class Device>
-void activate(const ActivationSpec& f, const Tensor& x, const Tensor& y) {
-  if (Device::try_activation(f, x, y)) return;
-  const bool is_dense = y.is_non_overlapping_and_dense();
-  const Tensor dense = is_dense ? y : Device::empty_like(x);
-  if (is_dense) dense.copy_(x);
-  activate<Device>(f, is_dense ? dense : x, dense);
-  if (!is_dense) y.copy_(dense);
-}
-
-template <class Device>
-void activate_backward(const ActivationBackwardArguments& backward, const Tensor& result) {
-  if (Device::try_activation_backward(backward, result)) return;
-  const auto in_layout = [&](const Tensor& tensor) {
-    return same_layout(tensor, result) ? tensor : Device::empty_like(result).copy_(tensor);
-  };
-  const Tensor grad_output = in_layout(backward.grad_output);
-  const Tensor saved = in_layout(backward.saved);
-  activate_backward<Device>({grad_output, saved, backward.activation, backward.from_output, backward.order}, result);
-}
-
-// ---- between the products of a network ----
-
-template <class Device>
-LayerSteps::Forward forward_step(const Tensor& x, const Tensor& weight, const Tensor& bias, const ActivationSpec& f,
-                                 bool keeps_z) {
-  if constexpr (requires { &Device::try_layer; }) {
-    if (auto layer = Device::try_layer(x, weight, bias, f, keeps_z)) return *std::move(layer);
-  }
-  const bool identity = f.id == Activation::identity;
-  const bool whole = identity || !bias.defined() || adds_bias_in_product(x);
-  const Tensor z = Device::linear(x, weight, whole ? bias : Tensor());
-  if (identity) return {z, z};
-  const Tensor y = keeps_z ? Device::empty_like(z) : z;
-  if (whole) {
-    activate<Device>(f, z, y);
-  } else {
-    Device::bias_act(f, z, bias, keeps_z ? z : Tensor(), y);
-  }
-  return {z, y};
-}
-
-template <class Device>
-LayerSteps::Backward backward_step(const Tensor& grad, const Tensor& saved, const ActivationSpec& f, bool from_output,
-                                   LayerSteps::Wanted wanted, bool disposable) {
-  LayerSteps::Backward results;
-  if (wanted.grad || wanted.bias_grad) {
-    results = Device::bias_act_backward(grad, saved, {}, f, from_output, wanted, disposable);
-  }
-  if (wanted.y && !results.y.defined()) {
-    results.y = from_output ? saved : Device::empty_like(saved);
-    if (!from_output) activate<Device>(f, saved, results.y);
-  }
-  return results;
-}
-
-template <class Device>
-inline constexpr LayerSteps layer_steps_of{forward_step<Device>, backward_step<Device>, Device::product};
-
-template <class Device>
-GatedGradients gated_backward_step(const Tensor& grad, const Tensor& gate, const Tensor& up, const ActivationSpec& f,
-                                   std::array<bool, 3> wanted) {
-  const auto empty = [&] { return Device::empty(gate.sizes(), gate); };
-  GatedGradients results;
-  if (wanted[0]) results.gate = grad.is_contiguous() ? grad : empty();
-  if (wanted[1]) results.up = wanted[0] || !grad.is_contiguous() ? empty() : grad;
-  if (wanted[2]) results.product = empty();
-  Device::act_mul_backward(f, grad, gate, up, results);
-  return results;
-}
-
-template <class Device>
-inline constexpr GatedSteps gated_steps_of{gated_backward_step<Device>, Device::product};
-
-template <class Device>
-GatedMlpForward::Result layered_gated_mlp(const GatedMlpArguments& mlp, bool saves) {
-  const Tensor x = as_matrix(mlp.input);
-  const Tensor gate = Device::linear(x, mlp.gate_weight, mlp.gate_bias);
-  const Tensor up = Device::linear(x, mlp.up_weight, mlp.up_bias);
-  const Tensor hidden = saves ? Device::empty_like(gate) : gate;
-  Device::act_mul(mlp.activation, gate, up, hidden);
-  const Tensor output = Device::linear(hidden, mlp.down_weight, mlp.down_bias);
-  return {with_leading_dims(output, mlp.input), with_leading_dims(gate, mlp.input), with_leading_dims(up, mlp.input)};
-}
 
 // ---- the kernels of the ops ----
 
@@ -193,11 +105,6 @@ struct ActivationLayer {
     return self;
   }
 };
-
-template <class Device>
-bool takes(const MlpArguments& mlp) {
-  return !mlp.ensemble || requires { requires Device::takes_ensembles; };
-}
 
 template <class Device>
 struct DeviceOps {
@@ -276,25 +183,19 @@ struct DeviceOps {
     return result;
   }
 
-  static Tensor mlp_and_saved(const MlpArguments& mlp, std::vector<Tensor>* saved) {
+  static Tensor mlp(const MlpArguments& mlp) {
     [[maybe_unused]] const auto guard = guard_for<Device>(mlp.input);
-    if constexpr (requires { &Device::try_mlp; }) {
-      if (auto output = takes<Device>(mlp) ? Device::try_mlp(mlp, saved) : std::nullopt) return *std::move(output);
-    }
-    return layered_mlp(mlp, saved, layer_steps_of<Device>);
+    return device_mlp<Device>(mlp, nullptr);
   }
-  static Tensor mlp(const MlpArguments& mlp) { return mlp_and_saved(mlp, nullptr); }
   static MlpForward::Result mlp_forward(const MlpArguments& mlp) {
+    [[maybe_unused]] const auto guard = guard_for<Device>(mlp.input);
     std::vector<Tensor> saved;
-    Tensor output = mlp_and_saved(mlp, &saved);
+    Tensor output = device_mlp<Device>(mlp, &saved);
     return {std::move(output), std::move(saved)};
   }
   static std::vector<Tensor> mlp_backward(const MlpBackwardArguments& mlp) {
     [[maybe_unused]] const auto guard = guard_for<Device>(mlp.input);
-    if constexpr (requires { &Device::try_mlp_backward; }) {
-      if (auto grads = takes<Device>(mlp) ? Device::try_mlp_backward(mlp) : std::nullopt) return *std::move(grads);
-    }
-    return layered_mlp_backward(mlp, layer_steps_of<Device>);
+    return device_mlp_backward<Device>(mlp);
   }
 
   static Tensor mlp_jet_and_saved(const MlpJetArguments& mlp, std::vector<Tensor>* saved) {
@@ -335,6 +236,21 @@ struct DeviceOps {
       if (auto grads = Device::try_gated_mlp_backward(mlp)) return *std::move(grads);
     }
     return layered_gated_mlp_backward(mlp, gated_steps_of<Device>);
+  }
+
+  static Tensor sequential(const SequentialArguments& network) {
+    [[maybe_unused]] const auto guard = guard_for<Device>(network.input);
+    return layered_sequential(network, nullptr, sequential_steps_of<Device>());
+  }
+  static SequentialForward::Result sequential_forward(const SequentialArguments& network) {
+    [[maybe_unused]] const auto guard = guard_for<Device>(network.input);
+    std::vector<Tensor> saved;
+    Tensor output = layered_sequential(network, &saved, sequential_steps_of<Device>());
+    return {std::move(output), std::move(saved)};
+  }
+  static std::vector<Tensor> sequential_backward(const SequentialBackwardArguments& network) {
+    [[maybe_unused]] const auto guard = guard_for<Device>(network.input);
+    return layered_sequential_backward(network, sequential_steps_of<Device>());
   }
 };
 
@@ -384,6 +300,14 @@ void impl_gated_mlp(torch::Library& m) {
   implement<GatedMlpBackward, DeviceOps<Device>::gated_mlp_backward>(m);
 }
 
+// Without kernels for steps on rows it is made of the device's networks of one layer and PyTorch's ops.
+template <class Device>
+void impl_sequential(torch::Library& m) {
+  implement<Sequential, DeviceOps<Device>::sequential>(m);
+  implement<SequentialForward, DeviceOps<Device>::sequential_forward>(m);
+  implement<SequentialBackward, DeviceOps<Device>::sequential_backward>(m);
+}
+
 template <class Device>
 void impl_ops(torch::Library& m) {
   impl_activation<Device>(m);
@@ -392,6 +316,7 @@ void impl_ops(torch::Library& m) {
   impl_mlp<Device>(m);
   impl_mlp_jet<Device>(m);
   impl_gated_mlp<Device>(m);
+  impl_sequential<Device>(m);
 }
 
 }  // namespace fastops

@@ -122,6 +122,7 @@ class OpNode : public SharedNode {
     args.collect(static_cast<int64_t>(field.size()));
     for (const bool value : field) args.collect(value);
   }
+  static void collect(Arguments& args, const std::string& field) { args.collect(field); }
   static void collect(Arguments& args, bool field) { args.collect(field); }
   static void collect(Arguments& args, int64_t field) { args.collect(field); }
   template <class Enum>
@@ -155,6 +156,7 @@ class OpNode : public SharedNode {
   }
   void pack(Packed& packed, const std::vector<double>& field) { packed.emplace_back(field); }
   void pack(Packed& packed, const std::vector<bool>& field) { packed.emplace_back(field); }
+  void pack(Packed& packed, const std::string& field) { packed.emplace_back(field); }
   void pack(Packed& packed, bool field) { packed.emplace_back(field); }
   void pack(Packed& packed, int64_t field) { packed.emplace_back(field); }
   template <class Enum>
@@ -178,6 +180,7 @@ class OpNode : public SharedNode {
   }
   static void unpack_field(Next& next, std::vector<double>& field) { field = (next++)->toDoubleVector(); }
   static void unpack_field(Next& next, std::vector<bool>& field) { field = (next++)->to<std::vector<bool>>(); }
+  static void unpack_field(Next& next, std::string& field) { field = (next++)->toStringRef(); }
   static void unpack_field(Next& next, bool& field) { field = (next++)->toBool(); }
   static void unpack_field(Next& next, int64_t& field) { field = (next++)->toInt(); }
   template <class Enum>

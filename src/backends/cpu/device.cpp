@@ -8,6 +8,7 @@
 
 #include "backends/cpu/launch.h"
 #include "backends/cpu/networks.h"
+#include "backends/cpu/rows.h"
 
 namespace fastops::cpu {
 namespace {
@@ -124,6 +125,9 @@ struct Device {
   static constexpr auto try_mlp_jet_backward = cpu::try_mlp_jet_backward;
   static constexpr auto try_gated_mlp = cpu::try_gated_mlp;
   static constexpr auto try_gated_mlp_backward = cpu::try_gated_mlp_backward;
+
+  static constexpr auto rows = steps_on_rows;
+  static constexpr auto rows_backward = steps_on_rows_backward;
 };
 
 }  // namespace

@@ -222,6 +222,47 @@ struct GemmKernels {
   EpilogueKernel jet_backward = nullptr;
 };
 
+// Blocks are rows of `columns` elements one after another, in the type that is computed with.
+
+// Normalized rows are x, less its mean if `centered`, times a multiplier: one over the root of the mean square + eps.
+// weight and bias, in the type that is computed with, may be null.
+struct NormArguments {
+  bool centered;
+  double eps;
+  const void* weight;
+  const void* bias;
+};
+// What is dropped of a row: ops/sequential.h.
+struct DropoutArguments {
+  uint64_t seed;
+  uint32_t stream;
+  uint32_t threshold;
+  double scale;
+};
+
+// Steps on rows, for one storage type.
+struct RowKernels {
+  // block = source, or + source; target = block
+  void (*widen)(ConstRows source, int64_t rows, int64_t columns, bool add, void* block);
+  void (*narrow)(const void* block, int64_t rows, int64_t columns, Rows target);
+  // y = normalized * weight + bias. All results may be null; normalized or y may be x.
+  void (*normalize)(const NormArguments&, const void* x, void* normalized, void* y, void* multipliers, int64_t rows,
+                    int64_t columns);
+  // From the gradient of y to that of x, in place.
+  void (*normalize_backward)(const NormArguments&, const void* normalized, const void* multipliers, void* grad,
+                             int64_t rows, int64_t columns);
+  // y = x * weight
+  void (*scale)(const void* x, const void* weight, void* y, int64_t rows, int64_t columns);
+  // sums[c] += sum over r of grad[r, c] * factor[r, c]; factor may be null, which is 1.
+  void (*add_to_sums)(const void* grad, const void* factor, void* sums, int64_t rows, int64_t columns);
+  // y = x * factors, of rows that begin with the tensor's `first_row`. x, factors and y may be null; factors or y may
+  // be x.
+  void (*dropout)(const DropoutArguments&, const void* x, void* factors, void* y, int64_t first_row, int64_t rows,
+                  int64_t columns);
+  // grad *= factors, n elements
+  void (*multiply)(const void* factors, void* grad, int64_t n);
+};
+
 // The kernels of one activation for one dtype. Those in terms of the output are null where the activation has none.
 struct Kernels {
   ForwardKernel forward;
@@ -247,6 +288,7 @@ struct Kernels {
 struct KernelTable {
   Kernels entries[activation_count][dtype_count];
   GemmKernels gemm[dtype_count];
+  RowKernels rows[dtype_count];
 
   FASTOPS_ALWAYS_INLINE Kernels& at(Activation activation, Dtype dtype) {
     return entries[static_cast<int>(activation)][static_cast<int>(dtype)];
@@ -263,6 +305,7 @@ FASTOPS_KERNELS_API const char* capability();
 // Of the instruction set in use.
 FASTOPS_KERNELS_API const Kernels& kernels(Activation activation, Dtype dtype);
 FASTOPS_KERNELS_API const GemmKernels& gemm_kernels(Dtype dtype);
+FASTOPS_KERNELS_API const RowKernels& row_kernels(Dtype dtype);
 
 // Each instruction set fills the table from its own build of kernels/*.cpp.
 #define FASTOPS_DECLARE_TIER(TIER)           \
@@ -273,6 +316,7 @@ FASTOPS_KERNELS_API const GemmKernels& gemm_kernels(Dtype dtype);
   void add_gemm_kernels(KernelTable&);       \
   void add_jet_kernels(KernelTable&);        \
   void add_layer_kernels(KernelTable&);      \
+  void add_row_kernels(KernelTable&);        \
   }
 FASTOPS_DECLARE_TIER(DEFAULT)
 FASTOPS_DECLARE_TIER(AVX2)

@@ -63,6 +63,54 @@ FASTOPS_KERNELS_API void gated_forward(Caller&, const Call&, ConstRows gate, Con
 FASTOPS_KERNELS_API void gated_backward(Caller&, const Call&, ConstRows grad, ConstRows gate, ConstRows up, Rows dgate,
                                         Rows dup, Rows y, int64_t rows, int64_t columns);
 
+// ---- steps on rows (ops/sequential.h) ----
+
+// A vector for all rows; null where there is none.
+struct RowVector {
+  const void* data;
+  Dtype dtype;
+};
+struct RowStep {
+  enum class Kind { activation, norm, scale, dropout };
+  Kind kind;
+  Activation activation{};
+  ActivationParams params{};
+  bool centered = false;  // of a norm
+  double eps = 0;
+  RowVector weight{}, bias{};
+  uint32_t stream = 0;  // of a dropout, as in DropoutArguments
+  uint32_t threshold = 0;
+  double scale = 0;
+};
+struct RowsCall {
+  std::span<const RowStep> steps;
+  uint64_t seed;
+  Dtype computed;  // float32 or float64
+  int64_t rows, columns;
+};
+// A matrix and its type; the data is null where there is none.
+template <class Matrix>
+struct Typed {
+  Matrix rows;
+  Dtype dtype;
+};
+
+// y = the steps' result for x, + added
+FASTOPS_KERNELS_API void rows_forward(Caller&, const RowsCall&, Typed<ConstRows> x, Typed<ConstRows> added,
+                                      Typed<Rows> y);
+
+// The gradients of the vectors of a step, in the type that is computed with.
+struct RowStepGradients {
+  void* weight;
+  void* bias;
+};
+// dx = the gradient of x + added; value = the steps' result for x; and the vectors' gradients, for each step, which
+// have the same bits for every number of threads. Null is what there is not, or what nobody wants. x may be null where
+// there are dropouts alone, and grad where only the value is wanted.
+FASTOPS_KERNELS_API void rows_backward(Caller&, const RowsCall&, Typed<ConstRows> x, Typed<ConstRows> grad,
+                                       Typed<ConstRows> added, Typed<Rows> dx, Typed<Rows> value,
+                                       std::span<const RowStepGradients> gradients);
+
 // ---- networks, where GemmKernels are there ----
 
 // h @ weight.T + bias, and the gradients of the parameters. Null is what there is not, or what nobody wants.

@@ -20,7 +20,7 @@ void fill(KernelTable& table) {
 
 #define FASTOPS_KERNELS_OF(TIER)                                                                                 \
   TIER::add_activation_kernels, TIER::add_bias_act_kernels, TIER::add_gated_act_kernels, TIER::add_gemm_kernels, \
-      TIER::add_jet_kernels, TIER::add_layer_kernels
+      TIER::add_jet_kernels, TIER::add_layer_kernels, TIER::add_row_kernels
 #ifdef FASTOPS_AVX512_TIER
 RoofKernels roofs_with_tiles() {
   RoofKernels kernels = AVX512::roof_kernels();
@@ -38,7 +38,9 @@ constexpr Tier tiers[] = {
 #ifdef FASTOPS_AVX2_TIER
     {"avx2", fill<FASTOPS_KERNELS_OF(AVX2)>, AVX2::roof_kernels},
 #endif
-    {"default", fill<DEFAULT::add_activation_kernels, DEFAULT::add_bias_act_kernels, DEFAULT::add_gated_act_kernels>,
+    {"default",
+     fill<DEFAULT::add_activation_kernels, DEFAULT::add_bias_act_kernels, DEFAULT::add_gated_act_kernels,
+          DEFAULT::add_row_kernels>,
      DEFAULT::roof_kernels},
 };
 
@@ -73,6 +75,7 @@ const char* capability() { return chosen().name.data(); }
 
 const Kernels& kernels(Activation activation, Dtype dtype) { return table().at(activation, dtype); }
 const GemmKernels& gemm_kernels(Dtype dtype) { return table().gemm[static_cast<int>(dtype)]; }
+const RowKernels& row_kernels(Dtype dtype) { return table().rows[static_cast<int>(dtype)]; }
 RoofKernels roof_kernels() { return chosen().roofs(); }
 
 }  // namespace fastops::cpu

@@ -1,0 +1,295 @@
+#include "ops/sequential.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
+
+#include "ops/checks.h"
+
+namespace fastops {
+namespace {
+
+using Kind = Step::Kind;
+constexpr auto op = Sequential::name;
+
+// ---- the steps ----
+
+struct StepInfo {
+  std::string_view name;
+  Kind kind;
+  size_t tensors;
+  size_t numbers;
+};
+constexpr std::array<StepInfo, 7> step_infos = {{{"linear", Kind::linear, 2, 0},
+                                                 {"layer_norm", Kind::layer_norm, 2, 1},
+                                                 {"rms_norm", Kind::rms_norm, 1, 1},
+                                                 {"scale", Kind::scale, 1, 0},
+                                                 {"dropout", Kind::dropout, 0, 1},
+                                                 {"residual", Kind::residual, 0, 0},
+                                                 {"add", Kind::add, 0, 0}}};
+
+// Nothing where the name is not that of an activation.
+std::optional<Activation> activation_named(std::string_view name) {
+  for (int i = 0; i < activation_count; ++i) {
+    if (name == info(static_cast<Activation>(i)).name) return static_cast<Activation>(i);
+  }
+  return std::nullopt;
+}
+
+[[noreturn]] void throw_unknown(std::string_view name, size_t place) {
+  std::string known;
+  for (const StepInfo& step : step_infos) known += std::string(step.name) + ", ";
+  for (int i = 0; i < activation_count; ++i) {
+    known += std::string(i ? ", " : "") + info(static_cast<Activation>(i)).name;
+  }
+  TORCH_CHECK_VALUE(false, "fastops.", op, ": step ", place, " is '", name, "', but must be one of ", known);
+}
+
+// Takes the tensors and the numbers of the steps from the lists.
+class Reader {
+ public:
+  explicit Reader(const SequentialForward& network) : network_(network) {}
+
+  SequentialArguments read() {
+    SequentialArguments read{network_.input, network_.parameters.get().size(), {}, value_or_undefined(network_.seed)};
+    for (size_t at = 0; at < network_.steps.size(); ++place_) {
+      const size_t end = std::min(network_.steps.find(' ', at), network_.steps.size());
+      if (const std::string_view name = network_.steps.substr(at, end - at); !name.empty()) {
+        Step step = step_named(name);
+        const bool is_nothing = step.kind == Kind::dropout && step.number == 0;
+        if (!is_nothing) read.steps.push_back(std::move(step));
+      }
+      at = end + 1;
+    }
+    TORCH_CHECK_VALUE(next_tensor_ == read.parameters, "fastops.", op, ": parameters has ", read.parameters,
+                      " entries, but the steps take ", next_tensor_, " (None where a layer has no bias)");
+    TORCH_CHECK_VALUE(next_number_ == network_.params.size(), "fastops.", op, ": params has ", network_.params.size(),
+                      " entries, but the steps take ", next_number_);
+    return read;
+  }
+
+ private:
+  Step step_named(std::string_view name) {
+    const auto known =
+        std::find_if(step_infos.begin(), step_infos.end(), [&](const StepInfo& step) { return step.name == name; });
+    if (known == step_infos.end()) {
+      const auto activation = activation_named(name);
+      if (!activation) throw_unknown(name, place_);
+      return {.kind = Kind::activation,
+              .activation = activation_spec(op, name, numbers(name, parameter_count(*activation)))};
+    }
+    Step step{.kind = known->kind, .parameter = next_tensor_};
+    if (known->tensors > 0) step.weight = tensor(name);
+    if (known->tensors > 1) step.bias = tensor(name);
+    if (known->numbers > 0) step.number = numbers(name, 1)[0];
+    if (step.kind == Kind::dropout) step.stream = streams_++;
+    return step;
+  }
+
+  Tensor tensor(std::string_view name) {
+    const OptionalTensors& parameters = network_.parameters;
+    TORCH_CHECK_VALUE(next_tensor_ < parameters.size(), "fastops.", op, ": parameters has ", parameters.size(),
+                      " entries, but step ", place_, ", ", name, ", needs another");
+    return value_or_undefined(parameters.get(next_tensor_++));
+  }
+
+  c10::ArrayRef<double> numbers(std::string_view name, size_t count) {
+    TORCH_CHECK_VALUE(next_number_ + count <= network_.params.size(), "fastops.", op, ": params has ",
+                      network_.params.size(), " entries, but step ", place_, ", ", name, ", needs ", count, " more");
+    return network_.params.slice(std::exchange(next_number_, next_number_ + count), count);
+  }
+
+  const SequentialForward& network_;
+  size_t place_ = 0;
+  size_t next_tensor_ = 0;
+  size_t next_number_ = 0;
+  int64_t streams_ = 0;
+};
+
+// ---- checks ----
+
+class Checker {
+ public:
+  explicit Checker(const SequentialArguments& network) : network_(network) {}
+
+  void check() {
+    check_tensor(op, "input", network_.input);
+    features_ = last_size(op, "input", network_.input);
+    for (const Step& step : network_.steps) check_step(step);
+    TORCH_CHECK_VALUE(kept_.empty(), "fastops.", op, ": ", kept_.size(), " residual steps have no add");
+  }
+
+ private:
+  void check_step(const Step& step) {
+    if (step.kind == Kind::linear) {
+      check_parameter(step.parameter, step.weight);
+      TORCH_CHECK_VALUE(step.weight.dim() == 2, "fastops.", op, ": ", Argument("parameters", step.parameter),
+                        " must have shape [out_features, in_features], but has ", step.weight.dim(), " dimensions");
+      TORCH_CHECK_VALUE(step.weight.sym_size(1) == features_, "fastops.", op, ": ",
+                        Argument("parameters", step.parameter), " has ", step.weight.sym_size(1),
+                        " input features, but what comes to it has ", features_);
+      features_ = step.weight.sym_size(0);
+      check_row(step.parameter + 1, step.bias);
+      TORCH_CHECK_TYPE(!step.bias.defined() || step.bias.scalar_type() == step.weight.scalar_type(), "fastops.", op,
+                       ": ", Argument("parameters", step.parameter + 1), " is ", step.bias.scalar_type(),
+                       ", but its weight is ", step.weight.scalar_type());
+    } else if (step.is_norm()) {
+      check_row(step.parameter, step.weight);
+      check_row(step.parameter + 1, step.bias);
+      TORCH_CHECK_VALUE(step.number >= 0, "fastops.", op, ": eps must not be negative, but is ", step.number);
+    } else if (step.kind == Kind::scale) {
+      check_parameter(step.parameter, step.weight);
+      check_row(step.parameter, step.weight);
+    } else if (step.kind == Kind::dropout) {
+      TORCH_CHECK_VALUE(step.number >= 0 && step.number <= 1, "fastops.", op, ": dropout must be from 0 to 1, but is ",
+                        step.number);
+      check_seed();
+    } else if (step.kind == Kind::residual) {
+      kept_.push_back(features_);
+    } else if (step.kind == Kind::add) {
+      TORCH_CHECK_VALUE(!kept_.empty(), "fastops.", op, ": add without a residual before it");
+      TORCH_CHECK_VALUE(kept_.back() == features_, "fastops.", op, ": add has ", features_,
+                        " features, but its residual has ", kept_.back());
+      kept_.pop_back();
+    }
+  }
+
+  void check_parameter(size_t place, const Tensor& tensor) const {
+    const Argument argument("parameters", place);
+    check_tensor(op, argument, tensor);
+    const Tensor& input = network_.input;
+    TORCH_CHECK_TYPE((tensor.scalar_type() == at::kDouble) == (input.scalar_type() == at::kDouble), "fastops.", op,
+                     ": ", argument, " is ", tensor.scalar_type(), ", but input is ", input.scalar_type(),
+                     ": float64 does not mix with others");
+    TORCH_CHECK(tensor.device() == input.device(), "fastops.", op, ": ", argument, " is on ", tensor.device(),
+                ", but input is on ", input.device());
+  }
+
+  void check_row(size_t place, const Tensor& tensor) const {
+    if (!tensor.defined()) return;
+    check_parameter(place, tensor);
+    TORCH_CHECK_VALUE(tensor.dim() == 1 && tensor.sym_size(0) == features_, "fastops.", op, ": ",
+                      Argument("parameters", place), " has shape ", tensor.sym_sizes(), ", but must have shape [",
+                      features_, "]");
+  }
+
+  void check_seed() const {
+    const Tensor& seed = network_.seed;
+    TORCH_CHECK_VALUE(seed.defined(), "fastops.", op, ": seed is None, but there is a dropout, which needs one");
+    TORCH_CHECK_TYPE(seed.scalar_type() == at::kLong, "fastops.", op, ": seed must be int64, but is ",
+                     seed.scalar_type());
+    TORCH_CHECK_VALUE(seed.dim() == 0, "fastops.", op, ": seed must be a tensor without dimensions, but has ",
+                      seed.dim());
+    TORCH_CHECK(seed.device() == network_.input.device(), "fastops.", op, ": seed is on ", seed.device(),
+                ", but input is on ", network_.input.device());
+  }
+
+  const SequentialArguments& network_;
+  c10::SymInt features_;
+  std::vector<c10::SymInt> kept_;
+};
+
+}  // namespace
+
+SequentialArguments SequentialForward::resolved() const { return Reader(*this).read(); }
+
+SequentialArguments SequentialForward::checked() const {
+  SequentialArguments network = resolved();
+  Checker(network).check();
+  return network;
+}
+
+namespace {
+
+// Whether the backward pass of a segment looks at what it starts from.
+bool looks_at_value(const Segment& segment) {
+  return segment.ends_with(Kind::linear) || std::any_of(segment.rows.begin(), segment.rows.end(),
+                                                        [](const Step& step) { return step.kind != Kind::dropout; });
+}
+
+void find_places_of_saved(std::vector<Segment>& segments) {
+  std::vector<bool> looked_at(segments.size());
+  for (const Segment& segment : segments) {
+    if (looks_at_value(segment)) looked_at[segment.value] = true;
+  }
+  int places = 0;
+  for (size_t s = 1; s < segments.size(); ++s) {
+    const Segment& before = segments[s - 1];
+    if (segments[s].value == before.value) {
+      segments[s].saved = before.saved;
+    } else if (looked_at[segments[s].value]) {
+      segments[s].saved = places++;
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<Segment> SequentialArguments::segments() const {
+  std::vector<Segment> segments;
+  std::vector<at::ScalarType> kept;
+  Segment next{{}, nullptr, 0, input.sym_size(-1), input.scalar_type(), {}};
+  const Step* first = steps.data();
+  const Step* const last = first + steps.size();
+  for (const Step* step = first; step != last; ++step) {
+    if (step->kind != Kind::linear && step->kind != Kind::residual && step->kind != Kind::add) continue;
+    Segment segment = next;
+    segment.rows = {first, step};
+    segment.end = step;
+    segment.rows_type = segment.dtype;
+    next.value += step->kind != Kind::residual || step != first;
+    if (step->kind == Kind::linear) {
+      segment.rows_type = step->weight.scalar_type();
+      next.features = step->weight.sym_size(0);
+    } else if (step->kind == Kind::residual) {
+      kept.push_back(segment.dtype);
+    } else {
+      segment.rows_type = c10::promoteTypes(segment.dtype, kept.back());
+      kept.pop_back();
+    }
+    next.dtype = segment.rows_type;
+    segments.push_back(std::move(segment));
+    first = step + 1;
+  }
+  next.rows = {first, last};
+  next.rows_type = next.dtype;
+  segments.push_back(std::move(next));
+  find_places_of_saved(segments);
+  return segments;
+}
+
+SequentialBackwardArguments SequentialBackward::checked() const {
+  SequentialBackwardArguments network{SequentialForward{input, parameters, steps, params, seed}.checked(),
+                                      grad_output,
+                                      saved,
+                                      {output_mask.get().begin(), output_mask.get().end()}};
+  TORCH_CHECK_VALUE(network.output_mask.size() == 1 + network.parameters, "fastops.", name, ": output_mask has ",
+                    network.output_mask.size(), " entries, but must have ", 1 + network.parameters);
+  for (size_t i = 0; i < network.parameters; ++i) {
+    TORCH_CHECK_VALUE(!network.wants_parameter(i) || parameters.get().get(i), "fastops.", name, ": output_mask asks ",
+                      "for the gradient of parameters[", i, "], which is None");
+  }
+  const std::vector<Segment> segments = network.segments();
+  const auto check = [&](Argument argument, const Tensor& tensor, const c10::SymInt& features, at::ScalarType dtype) {
+    check_tensor(name, argument, tensor);
+    TORCH_CHECK_TYPE(tensor.scalar_type() == dtype, "fastops.", name, ": ", argument, " is ", tensor.scalar_type(),
+                     ", but must be ", dtype);
+    auto sizes = network.input.sym_sizes().vec();
+    sizes.back() = features;
+    TORCH_CHECK_VALUE(tensor.sym_sizes().equals(sizes), "fastops.", name, ": ", argument, " has shape ",
+                      tensor.sym_sizes(), ", but must have shape ", c10::SymIntArrayRef(sizes));
+  };
+  check("grad_output", grad_output, segments.back().features, segments.back().rows_type);
+  size_t expected = 0;
+  for (const Segment& segment : segments) {
+    if (segment.saved < static_cast<int>(expected)) continue;
+    const size_t place = expected++;
+    if (place < saved.size()) check({"saved", place}, saved[place], segment.features, segment.dtype);
+  }
+  TORCH_CHECK_VALUE(saved.size() == expected, "fastops.", name, ": saved has ", saved.size(),
+                    " tensors, but must have ", expected, ", as sequential_forward returned them");
+  return network;
+}
+
+}  // namespace fastops
