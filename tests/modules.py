@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import fastops.nn
-from fastops.nn import MLP, GatedMLP, LinearAct
+from fastops.nn import MLP, GatedMLP, LinearAct, ResidualMLP
 from reference import ACTIVATIONS
 from strategies import WIDEST
 
@@ -51,6 +51,33 @@ def dropping() -> nn.Sequential:
     )
 
 
+def normalized() -> nn.Sequential:
+    """Two hidden layers with norms before their activations."""
+    return nn.Sequential(
+        *(nn.Linear(6, 8), nn.LayerNorm(8), nn.SiLU(), nn.Linear(8, 5), nn.LayerNorm(5), nn.SiLU(), nn.Linear(5, 3))
+    )
+
+
+class Residual(nn.Sequential):
+    """A Sequential whose input is added to its result."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + super().forward(x)
+
+
+def block(features: int) -> Residual:
+    """A norm and two layers."""
+    return Residual(nn.RMSNorm(features, 1e-6), nn.Linear(features, 8), nn.ReLU(), nn.Linear(8, features))
+
+
+def with_eps(module: nn.Module, eps: float = 1e-6) -> nn.Module:
+    """The module with this eps in its RMSNorms: that which they have otherwise depends on the dtype."""
+    for norm in module.modules():
+        if isinstance(norm, nn.RMSNorm):
+            norm.eps = eps
+    return module
+
+
 # A module of each kind and its equivalent in torch.nn.
 PAIRS: dict[str, tuple[Callable[[], nn.Module], Callable[[], nn.Module]]] = {
     "MLP": (lambda: MLP(6, [8, 5], 3, activation=nn.Softshrink(0.1), output_activation="tanh"), deep),
@@ -60,6 +87,15 @@ PAIRS: dict[str, tuple[Callable[[], nn.Module], Callable[[], nn.Module]]] = {
     ),
     "MLP of one layer": (lambda: MLP(6, [], 3), lambda: nn.Sequential(nn.Linear(6, 3))),
     "MLP with dropout": (lambda: MLP(6, (8, 8), 3, activation="silu", dropout=0.4), dropping),
+    "MLP with norms": (lambda: MLP(6, (8, 5), 3, activation="silu", norm="layer"), normalized),
+    "MLP with residual": (
+        lambda: with_eps(MLP(6, 8, activation="relu", norm="rms", norm_first=True, residual=True)),
+        lambda: block(6),
+    ),
+    "ResidualMLP": (
+        lambda: with_eps(ResidualMLP(6, 4, 3, expansion=2, norm="rms")),
+        lambda: nn.Sequential(nn.Linear(6, 4), block(4), block(4), nn.RMSNorm(4, 1e-6), nn.Linear(4, 3)),
+    ),
     "GatedMLP": (lambda: GatedMLP(6, 8), lambda: ReferenceGatedMLP(6, 8, 6)),
     "GatedMLP with bias": (lambda: GatedMLP(6, 8, 3, bias=True), lambda: ReferenceGatedMLP(6, 8, 3, bias=True)),
     "LinearAct": (lambda: LinearAct(6, 3, nn.Softshrink(0.3)), lambda: ReferenceLinearAct(6, 3)),

@@ -59,7 +59,7 @@ FORMS = {
     Chain: ("mlp(up, act, down)", ["mlp"]),
     Functions: ("mlp(up, F.gelu, down, torch.tanh)", ["mlp"]),
     FunctionAttribute: ("mlp(up, function, down)", ["mlp"]),
-    Norm: ("linear_act(up, act)", ["linear_act"]),
+    Norm: ("sequential(up, act, norm, down)", ["sequential"]),
     Gated: ("gated_mlp(gate, act, up, down)", ["gated_mlp"]),
     GatedNorm: ("act_mul(gate, act, up)", ["act_mul"]),
     Packed: ("gated_act(act)", ["gated_act"]),
@@ -180,7 +180,7 @@ def compiled_in_place() -> nn.Sequential:
 LEFT = {
     "activation": (lambda: nn.Sequential(nn.Linear(6, 6), CustomActivation()), "which is not an activation"),
     "PReLU": (lambda: nn.Sequential(nn.Linear(6, 6), nn.PReLU()), "1, after a linear layer, is a torch.nn.modules"),
-    "norm": (lambda: nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6), nn.ReLU()), "LayerNorm, which is not an"),
+    "norm": (lambda: nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.ReLU()), "BatchNorm1d, which is not an"),
     "subclass": (lambda: nn.Sequential(AdapterLinear(6, 6), nn.ReLU()), "AdapterLinear, not a torch.nn.Linear"),
     "hooks": (lambda: hooked(0), "0 has hooks"),
     "hooked activation": (lambda: hooked(1), "1 has hooks"),

@@ -27,6 +27,14 @@ def layer(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
     return nn.Linear(inputs, outputs, bias, dtype=WIDEST)
 
 
+def norm(features: int) -> nn.LayerNorm:
+    """A norm in the widest dtype whose parameters are no ones and zeros."""
+    module = nn.LayerNorm(features, dtype=WIDEST)
+    for parameter in module.parameters():
+        nn.init.normal_(parameter)
+    return module
+
+
 def batch(device: Any) -> Tensor:
     """Normally distributed numbers, the same in every call."""
     return torch.randn(7, 4, generator=torch.Generator().manual_seed(9), dtype=torch.float64).to(device, WIDEST)
@@ -69,11 +77,19 @@ SEQUENTIALS = {
     "biases here and there": lambda: nn.Sequential(
         layer(4, 5, False), nn.ELU(), layer(5, 5), nn.ELU(), layer(5, 2, False)
     ),
-    "dropout": lambda: nn.Sequential(
-        *(layer(4, 5), nn.ELU(), nn.Dropout(0.5), layer(5, 5), nn.ELU(), nn.Dropout(0.5), layer(5, 2), nn.Tanh())
-    ),
     "dropout of nothing": lambda: nn.Sequential(layer(4, 5), nn.ELU(), nn.Dropout(0.0), layer(5, 2)),
     "in evaluation": lambda: nn.Sequential(layer(4, 5), nn.ELU(), nn.Dropout(0.5), layer(5, 2)).eval(),
+    "norms": lambda: nn.Sequential(
+        *(layer(4, 5), norm(5), nn.ReLU(), layer(5, 5, False), nn.Tanh(), norm(5), layer(5, 2), norm(2))
+    ),
+    "norm first": lambda: nn.Sequential(norm(4), nn.SiLU(), layer(4, 5), nn.GELU(), layer(5, 4)),
+    "norm without parameters": lambda: nn.Sequential(
+        *(layer(4, 5), nn.LayerNorm(5, 1e-3, False), layer(5, 3), nn.RMSNorm(3, dtype=WIDEST), nn.Tanh())
+    ),
+    "norm without bias": lambda: nn.Sequential(nn.LayerNorm(4, bias=False, dtype=WIDEST), layer(4, 5)),
+    "two layers in a row": lambda: nn.Sequential(layer(4, 5), layer(5, 2)),
+    "two activations in a row": lambda: nn.Sequential(layer(4, 5), nn.Tanh(), nn.ReLU(), layer(5, 2)),
+    "other activations": lambda: nn.Sequential(layer(4, 5), nn.Tanh(), layer(5, 5), nn.ELU(2.0), layer(5, 2)),
 }
 
 
@@ -133,28 +149,14 @@ class Linear(nn.Linear):
 
 
 REFUSED = {
-    "empty": (lambda: [], "empty"),
-    "no layer first": (lambda: [nn.Tanh(), layer(4, 2)], "module 0: expected torch.nn.Linear, but it is Tanh"),
-    "two layers in a row": (lambda: [layer(4, 5), layer(5, 2)], "module 1: expected an activation"),
-    "two activations in a row": (lambda: [layer(4, 5), nn.Tanh(), nn.ReLU(), layer(5, 2)], "module 2: expected.*ReLU"),
-    "other activations": (
-        lambda: [layer(4, 5), nn.Tanh(), layer(5, 5), nn.ReLU(), layer(5, 2)],
-        "module 3: activation and dropout must be the same",
-    ),
-    "other parameters": (
-        lambda: [layer(4, 5), nn.ELU(1.0), layer(5, 5), nn.ELU(2.0), layer(5, 2)],
-        "module 3: activation and dropout must be the same",
-    ),
-    "other dropouts": (
-        lambda: [layer(4, 5), nn.ELU(), nn.Dropout(0.1), layer(5, 5), nn.ELU(), nn.Dropout(0.2), layer(5, 2)],
-        "module 4: activation and dropout must be the same",
-    ),
-    "dropout at the end": (lambda: [layer(4, 2), nn.Tanh(), nn.Dropout(0.1)], "dropout after the last layer"),
-    "dropout before the activation": (lambda: [layer(4, 2), nn.Dropout(0.1), nn.Tanh(), layer(2, 2)], "Dropout is not"),
+    "empty": (lambda: [], "it has 0 modules, but needs a torch.nn.Linear"),
+    "no layer": (lambda: [nn.LayerNorm(4)], "it has 1 modules, but needs a torch.nn.Linear"),
+    "no layer first": (lambda: [nn.Tanh(), layer(4, 2)], "module 0: expected torch.nn.Linear, or .* but it is Tanh"),
+    "dropout first": (lambda: [nn.Dropout(0.1), layer(4, 2)], "module 0: expected torch.nn.Linear.* is Dropout"),
     "learned activation": (lambda: [layer(4, 5), nn.PReLU(), layer(5, 2)], "PReLU is not an activation"),
     "random activation": (lambda: [layer(4, 5), nn.RReLU(), layer(5, 2)], "RReLU is not an activation"),
     "softmax": (lambda: [layer(4, 5), nn.Softmax(-1)], "Softmax is not an activation"),
-    "normalization": (lambda: [layer(4, 5), nn.LayerNorm(5), nn.Tanh(), layer(5, 2)], "LayerNorm is not an activation"),
+    "batch norm": (lambda: [layer(4, 5), nn.BatchNorm1d(5), nn.Tanh(), layer(5, 2)], "module 1: .*BatchNorm1d is not"),
     "nested": (lambda: [nn.Sequential(layer(4, 5)), nn.Tanh()], "module 0: expected torch.nn.Linear.*Sequential"),
     "somebody's layer": (lambda: [Linear(4, 5), nn.Tanh(), layer(5, 2)], "module 0: expected torch.nn.Linear"),
     "somebody's activation": (lambda: [layer(4, 5), Tanh(), layer(5, 2)], "Tanh"),

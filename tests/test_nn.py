@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 import fastops.nn
-from expected import activation
+from expected import activation, sequential_reference
+from fastops._steps import dropout_seed
 from fastops.nn import MLP, GatedMLP, LinearAct
 from modules import CLASSES, MODULES, PAIRS, batch, each_pair, seeded, value_and_gradients
 from reference import ACTIVATIONS, parameter_sets
@@ -58,8 +59,10 @@ def test_state_dict_interchange(kind: str, device: Any) -> None:
 
 @each_pair
 def test_training_steps(kind: str, device: Any) -> None:
-    """Some steps of an optimizer lead to the same parameters, dropout included."""
+    """Some steps of an optimizer lead to the same parameters."""
     mine, theirs = (seeded(make, device).train() for make in PAIRS[kind])
+    for module in (*mine.modules(), *theirs.modules()):
+        module.train(not isinstance(module, nn.Dropout))  # which draw other numbers
     x = batch(device)
     for module in (mine, theirs):
         optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
@@ -134,7 +137,8 @@ def test_repr(kind: str) -> None:
     text = repr(module)
     assert text.startswith(kind.split()[0])
     assert "in_features=6" in text
-    assert all(f"({name}): {child!r}\n" in text for name, child in module.named_children())
+    children = "".join(text.split())
+    assert all(f"({name}):{''.join(repr(child).split())}" in children for name, child in module.named_children())
 
 
 # ---- dropout ----
@@ -154,6 +158,20 @@ def test_dropout_statistics(device: Any) -> None:
     standard_deviation = (0.3 * 0.7 / y.numel()) ** 0.5
     assert abs((~kept).float().mean().item() - 0.3) < 5 * standard_deviation
     assert torch.equal(mlp.eval()(x), x)
+
+
+def test_dropout_is_that_of_the_op(device: Any) -> None:
+    """In training, the hidden outputs that are dropped are those of the seed that the default generator gives."""
+    mlp = seeded(lambda: MLP(6, (8, 8), 3, activation="silu", dropout=0.4), device).train()
+    x = batch(device)
+    torch.manual_seed(3)
+    result = mlp(x)
+    torch.manual_seed(3)
+    seed = int(dropout_seed(x))
+    steps, params = "linear silu dropout linear silu dropout linear", [0.4, 0.4]
+    close(result, sequential_reference(steps, params, seed)(x, *mlp.parameters()))
+    torch.manual_seed(3)
+    close(torch.compile(mlp, backend="eager")(x), result)
 
 
 def test_dropout_of_everything(device: Any) -> None:

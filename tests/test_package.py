@@ -22,7 +22,7 @@ from sample import as_tuple
 
 PROPAGATED = {"mlp_jacobian", "mlp_laplacian"}  # mlp_jet with certain directions
 FUSED = {"act_mul", "bias_act", "gated_act", "gated_mlp", "linear_act", "mlp", "mlp_jet", "sequential"}
-LAYERS = {"EnsembleLinear", "EnsembleMLP", "GatedMLP", "LinearAct", "MLP"}
+LAYERS = {"EnsembleLinear", "EnsembleMLP", "GatedMLP", "LinearAct", "MLP", "ResidualMLP"}
 
 
 def run_python(code: str) -> subprocess.CompletedProcess[str]:

@@ -86,8 +86,8 @@ _global_hooks = [global_backward_pre_hooks, global_backward_hooks, global_forwar
 _are_known = all(hooks is not None for hooks in (module_call, *_global_hooks))
 if _are_known:
     _C.initialize_plain(module_call, _global_hooks)
-know(nn.Linear)
-know(nn.Dropout)
+for _kind in (nn.Linear, nn.LayerNorm, nn.RMSNorm, nn.Dropout):
+    know(_kind)
 
 
 def is_plain_eager(input: Tensor) -> bool:
@@ -207,6 +207,33 @@ def _has_plain_parameters(parameters: Mapping[str, Tensor | None]) -> bool:
     return (
         "bias" in parameters and is_plain_tensor(parameters.get("weight")) and (bias is None or is_plain_tensor(bias))
     )
+
+
+def is_norm_class(module: Any) -> bool:
+    """Whether it is a norm of the last dimensions, of torch.nn."""
+    return type(module) in (nn.LayerNorm, nn.RMSNorm)
+
+
+def plain_norm(module: Any, dtype: torch.dtype | None) -> tuple[str, int, float] | None:
+    """A norm of the last dimension as a step of ``sequential``: its name, how many features it has, its eps.
+
+    None where calling it does more, and for an RMSNorm without eps but for float32 and float64: what that means for
+    16-bit types differs among versions of torch.
+    """
+    if not is_norm_class(module) or len(module.normalized_shape) != 1 or not is_untouched(module):
+        return None
+    eps = module.eps
+    if eps is None and dtype in (torch.float32, torch.float64):
+        eps = torch.finfo(dtype).eps
+    tensors = module._parameters.values()
+    if eps is None or not all(tensor is None or is_plain_tensor(tensor) for tensor in tensors):
+        return None
+    return ("layer_norm" if type(module) is nn.LayerNorm else "rms_norm"), module.normalized_shape[0], eps
+
+
+def is_plain_dropout(module: Any) -> bool:
+    """Whether it is a dropout of torch.nn, on or off."""
+    return type(module) is nn.Dropout and is_untouched(module)
 
 
 def is_off(module: Any) -> bool:

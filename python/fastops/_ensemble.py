@@ -251,8 +251,8 @@ def _form_of(i: int, module: nn.Sequential) -> list[Any]:
     check_form(module, owner)
     form: list[Any] = []
     for name, inner in module._modules.items():
-        if isinstance(inner, nn.Dropout):
-            raise ValueError(f"fastops.nn.{owner}module {name}: an ensemble has no dropout")
+        if isinstance(inner, (nn.Dropout, nn.LayerNorm, nn.RMSNorm)):
+            raise ValueError(f"fastops.nn.{owner}module {name}: an ensemble has no dropout and no norms")
         if isinstance(inner, nn.Linear):
             form.append((name, inner.weight.shape, inner.bias is None, inner.weight.dtype, inner.weight.device))
         elif inner is not None:

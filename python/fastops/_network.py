@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ._eager import check_tensor, is_off, is_plain_linear, is_plain_tensor
-from ._resolve import PARAMETERS, as_module, plain_activation, resolve
+from ._eager import check_tensor, is_off, is_plain_dropout, is_plain_linear, is_plain_tensor, plain_norm
+from ._resolve import PARAMETERS, as_module, find, plain_activation
+from ._steps import TENSORS, dropout_seed
 
 
 class Network(NamedTuple):
@@ -44,6 +45,71 @@ def as_network(modules: Iterable[nn.Module], kind: type[nn.Module] = nn.Linear) 
     if len(layers) == 1:
         activation, params = identity
     return Network(layers, (activation, output_activation, params, output_params))
+
+
+class Plan(NamedTuple):
+    """For each of a network's modules, its step in ``sequential`` and the numbers of that; of a dropout none."""
+
+    names: list[str]
+    params: list[list[float]]
+
+
+def as_plan(modules: Sequence[nn.Module], features: int | None = None, dtype: torch.dtype | None = None) -> Plan | None:
+    """How one ``sequential`` computes the modules; features and dtype are the input's, where they are known.
+
+    None where one is not plain, where none is a Linear, or where the first could change the input.
+    """
+    plan = Plan([], [])
+    has_linear = False
+    for module in modules:
+        is_own = bool(plan.names)  # what came before made a tensor that modules may write into
+        step: tuple[str, list[float]] | None
+        if is_plain_linear(module):
+            step, features, has_linear = ("linear", []), module.weight.size(0), True
+        elif (norm := plain_norm(module, dtype)) is not None:
+            name, size, eps = norm
+            step = (name, [eps]) if features in (None, size) else None
+            features = size
+        elif is_plain_dropout(module):
+            step = ("dropout", []) if is_own else None
+        else:
+            step = plain_activation(module) if is_own else None
+        if step is None:
+            return None
+        plan.names.append(step[0])
+        plan.params.append(step[1])
+    return plan if has_linear else None
+
+
+class Steps(NamedTuple):
+    """The arguments of a ``sequential`` after its input, but for the seed."""
+
+    parameters: list[Tensor | None]
+    steps: str
+    params: list[float]
+
+    def __call__(self, input: Tensor) -> Tensor:
+        seed = dropout_seed(input) if "dropout" in self.steps else None
+        return torch.ops.fastops.sequential(input, self.parameters, self.steps, self.params, seed)
+
+
+def as_steps(modules: Sequence[Any], input: Tensor, residual: bool = False) -> Steps | None:
+    """The modules as one ``sequential``, with a residual connection around them if there is to be one, or None."""
+    plan = as_plan(modules, input.size(-1), input.dtype) if input.dim() else None
+    if plan is None:
+        return None
+    parameters: list[Tensor | None] = []
+    names = ["residual"] if residual else []
+    params: list[float] = []
+    for module, name, numbers in zip(modules, *plan, strict=True):
+        if name != "dropout":
+            parameters += [getattr(module, tensor) for tensor in ("weight", "bias")[: TENSORS.get(name, 0)]]
+            names.append(name)
+            params += numbers
+        elif not is_off(module):
+            names.append(name)
+            params.append(module.p)
+    return Steps(parameters, " ".join([*names, "add"] if residual else names), params)
 
 
 def call_modules(modules: Sequence[nn.Module], input: Tensor) -> Tensor:
@@ -93,57 +159,40 @@ def module_of(activation: str, params: Sequence[float]) -> nn.Module:
     return module
 
 
+_NORMS: dict[str, type[nn.Module]] = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
+
+
+def norm_modules(norm: str | None, features: int, device: Any, dtype: Any) -> list[nn.Module]:
+    """The norm of a network's layer, if there is to be one."""
+    if norm is None:
+        return []
+    if norm not in _NORMS:
+        raise ValueError(f"fastops.nn: norm must be 'layer', 'rms' or None, but is {norm!r}")
+    return [_NORMS[norm](features, device=device, dtype=dtype)]
+
+
 def name_after(name: str, distance: int, what: str) -> str:
     """The name of the module at a distance after another in a Sequential."""
     return str(int(name) + distance) if name.isdecimal() else f"{name}_{what}"
 
 
 def check_form(sequential: nn.Sequential, owner: str) -> None:
-    """Raises a ValueError, which names the owner, unless it is a multi-layer perceptron."""
-
-    def fail(position: str, reason: str) -> ValueError:
-        return ValueError(f"fastops.nn.{owner}module {position}: {reason}")
-
-    is_empty = True
-    between: list[tuple[str, nn.Module, float]] = []  # after each layer but the last: position, activation, dropout
-    modules = _Peekable(sequential._modules.items())  # not named_children, which skips repetitions
-    while modules:
-        position, layer = modules.take()
-        if type(layer) is not nn.Linear:
-            raise fail(position, f"expected torch.nn.Linear, but it is {type(layer).__name__}")
-        is_empty = False
-        if not modules:
-            break
-        position, activation = modules.take()
-        if isinstance(activation, nn.Linear):
-            raise fail(position, "expected an activation between two Linear modules")
-        resolve(activation)
-        dropout = 0.0
-        if modules and isinstance(modules.peek(), nn.Dropout):
-            dropout = modules.take()[1].p
-        if not modules:
-            if dropout:
-                raise fail(position, "dropout after the last layer is not part of an MLP")
-            break
-        between.append((position, activation, dropout))
-    if is_empty:
-        raise fail("0", "the Sequential is empty; it needs at least one Linear")
-    for position, activation, dropout in between[1:]:
-        if resolve(activation) != resolve(between[0][1]) or dropout != between[0][2]:
-            raise fail(position, "activation and dropout must be the same between all layers")
-
-
-class _Peekable:
-    """Named modules, one after another."""
-
-    def __init__(self, modules: Iterable[tuple[str, Any]]) -> None:
-        self._modules = list(modules)
-
-    def __bool__(self) -> bool:
-        return bool(self._modules)
-
-    def peek(self) -> nn.Module:
-        return self._modules[0][1]
-
-    def take(self) -> tuple[str, Any]:
-        return self._modules.pop(0)
+    """Raises a ValueError, which names the owner, unless it is made of the modules that an MLP may have."""
+    has_linear = has_any = False
+    for position, module in sequential._modules.items():  # not named_children, which skips repetitions
+        kind = type(module)
+        where = f"fastops.nn.{owner}module {position}"
+        if kind is nn.Linear:
+            has_linear = True
+        elif kind not in (nn.LayerNorm, nn.RMSNorm) and not has_any:
+            raise ValueError(
+                f"{where}: expected torch.nn.Linear, or a LayerNorm or RMSNorm before it, but it is {kind.__name__}"
+            )
+        elif kind not in (nn.LayerNorm, nn.RMSNorm, nn.Dropout) and find(module) is None:
+            raise ValueError(
+                f"{where}: expected torch.nn.Linear, LayerNorm, RMSNorm, Dropout or an activation, but "
+                f"{kind.__module__}.{kind.__qualname__} is not an activation that fastops has"
+            )
+        has_any = True
+    if not has_linear:
+        raise ValueError(f"fastops.nn.{owner}it has {len(sequential)} modules, but needs a torch.nn.Linear among them")

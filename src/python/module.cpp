@@ -1,5 +1,8 @@
 // fastops._C: direct entry points for the eager hot path, and what the Python package asks of the library.
+#include <ATen/ops/randint.h>
 #include <torch/version.h>
+
+#include <limits>
 
 #include "backends/cpu/kernels.h"
 #include "backends/cpu/memory.h"
@@ -8,6 +11,7 @@
 #include "ops/environment.h"
 #include "ops/gated_mlp.h"
 #include "ops/mlp.h"
+#include "ops/sequential.h"
 #include "python/plain.h"
 #include "torch_internal/bindings.h"
 
@@ -124,6 +128,29 @@ py::object mlp_of_modules(py::handle input, const py::dict& modules, bool checkp
   return py::cast(std::move(output));
 }
 
+// mlp or, with other modules, dropout that is on, or a residual connection, sequential of the modules that are the
+// `_modules` of another; None if one of them is not plain, and where something is dropped unless that `may_drop`.
+py::object network_of_modules(py::handle input, const py::dict& modules, bool residual, bool checkpoint,
+                              bool may_drop) {
+  if (!residual) {
+    py::object output = mlp_of_modules<false>(input, modules, checkpoint);
+    if (!output.is_none()) return output;
+  }
+  if (checkpoint || !plain::is_eager(input)) return py::none();
+  const Tensor& x = tensor_in(input.ptr());
+  const auto steps = plain::steps(modules, x, residual);
+  if (!steps || (steps->drops && !may_drop)) return py::none();
+  Tensor output;
+  {
+    py::gil_scoped_release no_gil;
+    constexpr int64_t largest = std::numeric_limits<int64_t>::max();
+    std::optional<Tensor> seed;
+    if (steps->drops) seed = at::randint(-largest, largest, {}, x.options().dtype(at::kLong));
+    output = call_op(Sequential{{x, steps->parameters, steps->names, steps->params, seed}});
+  }
+  return py::cast(std::move(output));
+}
+
 // A module among the `_modules` of another.
 PyObject* child(const py::dict& modules, const char* name) {
   PyObject* const module = PyDict_GetItemString(modules.ptr(), name);
@@ -192,7 +219,8 @@ PYBIND11_MODULE(_C, m) {
   for (const NodeClass& node : node_classes()) define_node_class(node);
   m.def("initialize_plain", &plain::initialize);
   m.def("add_plain_class", &plain::add_class);
-  m.def("mlp_of_modules", wrap_pybind_function(mlp_of_modules<false>));
+  m.def("network_of_modules", wrap_pybind_function(network_of_modules), py::arg("input"), py::arg("modules"),
+        py::arg("residual"), py::arg("checkpoint"), py::arg("may_drop"));
   m.def("ensemble_of_modules", wrap_pybind_function(mlp_of_modules<true>));
   m.def("gated_mlp_of_modules", wrap_pybind_function(gated_mlp_of_modules));
   m.def("linear_act_of_modules", wrap_pybind_function(linear_act_of_modules));

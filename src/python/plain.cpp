@@ -1,6 +1,7 @@
 #include "python/plain.h"
 
 #include <array>
+#include <limits>
 #include <unordered_map>
 
 namespace fastops::plain {
@@ -12,7 +13,7 @@ namespace py = pybind11;
 PyObject* kept(py::object object) { return object.release().ptr(); }
 PyObject* interned(const char* text) { return PyUnicode_InternFromString(text); }
 
-enum class Role : uint8_t { linear, ensemble_linear, dropout, activation };
+enum class Role : uint8_t { linear, ensemble_linear, layer_norm, rms_norm, dropout, activation };
 
 // A class of modules, as it was when fastops was imported.
 struct Class {
@@ -45,7 +46,8 @@ Torch* torch_nn = nullptr;  // never destroyed: the interpreter may be gone by t
 struct Names {
   std::array<PyObject*, 4> hooks;
   std::array<PyObject*, 3> overrides;
-  PyObject *parameters, *weight, *bias, *training, *p, *approximate, *forward, *call, *call_impl;
+  PyObject *parameters, *weight, *bias, *training, *p, *eps, *normalized_shape, *approximate, *forward, *call,
+      *call_impl;
 };
 Names names;
 
@@ -151,6 +153,39 @@ std::optional<Parameters> linear(const Module& module) {
   return dictionary ? plain_parameters(dictionary) : std::nullopt;
 }
 
+// A number among a module's attributes.
+std::optional<double> number(const Module& module, PyObject* name) {
+  PyObject* const value = PyDict_GetItem(module.attributes.ptr(), name);
+  return value && PyFloat_Check(value) ? std::optional(PyFloat_AS_DOUBLE(value)) : std::nullopt;
+}
+
+// A vector among a module's parameters: whether it is one, or there is none.
+bool take_vector(PyObject* dictionary, PyObject* name, OptionalTensors& parameters) {
+  PyObject* const value = PyDict_GetItem(dictionary, name);
+  const Tensor* const tensor = value && value != Py_None ? plain_tensor(value) : nullptr;
+  parameters.push_back(tensor ? std::optional(*tensor) : std::nullopt);
+  return tensor || !value || value == Py_None;
+}
+
+// Appends a norm of the last dimension; false where it is another one.
+bool take_norm(const Module& norm, const Tensor& input, int64_t features, Steps& steps) {
+  PyObject* const shape = PyDict_GetItem(norm.attributes.ptr(), names.normalized_shape);
+  if (!shape || !PyTuple_Check(shape) || PyTuple_GET_SIZE(shape) != 1) return false;
+  PyObject* const size = PyTuple_GET_ITEM(shape, 0);
+  if (!PyLong_Check(size) || PyLong_AsLongLong(size) != features) return false;
+  auto eps = number(norm, names.eps);
+  // RMSNorm may have none. What that means for 16-bit types differs among versions of torch.
+  if (!eps && input.scalar_type() == at::kFloat) eps = std::numeric_limits<float>::epsilon();
+  if (!eps && input.scalar_type() == at::kDouble) eps = std::numeric_limits<double>::epsilon();
+  PyObject* const dictionary = PyDict_GetItem(norm.attributes.ptr(), names.parameters);
+  if (!eps || !dictionary || !PyDict_CheckExact(dictionary)) return false;
+  steps.params.push_back(*eps);
+  const bool is_layer_norm = norm.kind->role == Role::layer_norm;
+  steps.names += is_layer_norm ? " layer_norm" : " rms_norm";
+  return take_vector(dictionary, names.weight, steps.parameters) &&
+         (!is_layer_norm || take_vector(dictionary, names.bias, steps.parameters));
+}
+
 bool is_off(const Module& dropout) {
   PyObject* const training = PyDict_GetItem(dropout.attributes.ptr(), names.training);
   PyObject* const p = PyDict_GetItem(dropout.attributes.ptr(), names.p);
@@ -177,6 +212,8 @@ void initialize(const py::object& call_impl, const std::vector<py::object>& glob
            interned("bias"),
            interned("training"),
            interned("p"),
+           interned("eps"),
+           interned("normalized_shape"),
            interned("approximate"),
            interned("forward"),
            interned("__call__"),
@@ -191,9 +228,11 @@ void add_class(const py::type& kind, const py::object& forward,
   Class known{type, kept(forward), {}, Role::activation, activation, {}, 0};
   if (activation.empty()) {
     const auto nn = py::module_::import("torch.nn");
-    known.role = kind.is(nn.attr("Linear"))    ? Role::linear
-                 : kind.is(nn.attr("Dropout")) ? Role::dropout
-                                               : Role::ensemble_linear;
+    known.role = kind.is(nn.attr("Linear"))      ? Role::linear
+                 : kind.is(nn.attr("LayerNorm")) ? Role::layer_norm
+                 : kind.is(nn.attr("RMSNorm"))   ? Role::rms_norm
+                 : kind.is(nn.attr("Dropout"))   ? Role::dropout
+                                                 : Role::ensemble_linear;
     if (known.role == Role::linear) torch_nn->linear = type;
   }
   for (const auto& name : attributes) known.attributes.push_back(interned(name.c_str()));
@@ -256,6 +295,50 @@ std::optional<Network> network(const py::dict& modules, bool ensemble) {
   }
   if (network.weights.empty()) return {};
   return network;
+}
+
+std::optional<Steps> steps(const py::dict& modules, const Tensor& input, bool residual) {
+  if (input.dim() == 0) return {};
+  Steps steps;
+  int64_t features = input.size(-1);
+  bool has_linear = false;
+  if (residual) steps.names = "residual";
+  for (const auto& [name, object] : modules) {
+    const Module module = plain_module(object.ptr());
+    if (!module) return {};
+    const Role role = module.kind->role;
+    // What came before made a tensor of its own, which modules may write into.
+    const bool is_own = has_linear || !steps.params.empty();
+    if (role == Role::linear) {
+      auto layer = linear(module);
+      if (!layer) return {};
+      features = layer->weight.size(0);
+      has_linear = true;
+      steps.names += " linear";
+      steps.parameters.push_back(std::move(layer->weight));
+      steps.parameters.push_back(std::move(layer->bias));
+    } else if (role == Role::layer_norm || role == Role::rms_norm) {
+      if (!take_norm(module, input, features, steps)) return {};
+    } else if (role == Role::activation) {
+      const auto function = activation(module);
+      if (!function || !is_own) return {};
+      steps.names += ' ';
+      steps.names += function->name;
+      steps.params.append(function->params.begin(), function->params.end());
+    } else if (role == Role::dropout) {
+      if (is_off(module)) continue;
+      const auto p = number(module, names.p);
+      if (!p || !is_own) return {};
+      steps.names += " dropout";
+      steps.params.push_back(*p);
+      steps.drops = true;
+    } else {
+      return {};
+    }
+  }
+  if (!has_linear) return {};
+  if (residual) steps.names += " add";
+  return steps;
 }
 
 }  // namespace fastops::plain

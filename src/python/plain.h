@@ -26,7 +26,7 @@ void initialize(const pybind11::object& call_impl, const std::vector<pybind11::o
 
 // Lets modules of a class be plain. `forward` is the class's, `uses` the (module, name, value) that forward looks up,
 // all as they were when fastops was imported. `activation` is the name of one, whose parameters are the `attributes`;
-// empty for torch.nn.Linear and Dropout, and for fastops.nn.EnsembleLinear.
+// empty for torch.nn.Linear, LayerNorm, RMSNorm and Dropout, and for fastops.nn.EnsembleLinear.
 void add_class(const pybind11::type& kind, const pybind11::object& forward,
                const std::vector<std::tuple<pybind11::object, std::string, pybind11::object>>& uses,
                const std::string& activation, const std::vector<std::string>& attributes);
@@ -64,5 +64,17 @@ struct Network {
 // That of the modules in the dictionary; nothing where one of them is not plain, where a dropout is on, or where the
 // hidden layers' activations differ.
 std::optional<Network> network(const pybind11::dict& modules, bool ensemble = false);
+
+// The arguments of a sequential.
+struct Steps {
+  OptionalTensors parameters;
+  std::string names;
+  c10::SmallVector<double, 8> params;
+  bool drops = false;  // whether there is a dropout that is on
+};
+// Those of the modules in the dictionary: Linear, norms of the last dimension, activations, dropouts, with a residual
+// connection around them if `residual`. Nothing where one of them is not plain, where none is a Linear, or where the
+// first could change the input.
+std::optional<Steps> steps(const pybind11::dict& modules, const Tensor& input, bool residual);
 
 }  // namespace fastops::plain

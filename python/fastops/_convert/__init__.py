@@ -243,7 +243,7 @@ def _looks_linear(layer: Any) -> bool:
 
 def _is_ours(module: Any) -> bool:
     """Whether it is one of fastops.nn, which is one op already."""
-    return isinstance(module, nn.Module) and type(module).forward.__module__ == "fastops.nn"
+    return isinstance(module, nn.Module) and type(module).forward.__module__.startswith("fastops.")
 
 
 def _is_activation(value: Any) -> bool:

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from torch.compiler import is_compiling
 
 from .. import _C, functional
-from .._eager import is_plain_eager, is_plain_linear, is_plain_tensor, is_untouched
+from .._eager import is_norm_class, is_plain_eager, is_plain_linear, is_plain_tensor, is_untouched, plain_norm
+from .._network import as_steps
 from .._resolve import find
 from .formula import Formula, Gate, PackedGate, Step, Unreadable, read_class
 from .lookup import lookup
@@ -164,7 +165,8 @@ def _is_of_one_dtype(layers: Iterable[Any], input: Any) -> bool:
 def _run(modules: dict[Any, Any], input: Any) -> Any:
     if not is_compiling():
         with contextlib.suppress(*REFUSALS):
-            output = _C.mlp_of_modules(input, modules, False)  # where all of them are one mlp, the quickest way to it
+            # Where one op computes them all, this is the quickest way to it. What PyTorch would drop is for PyTorch.
+            output = _C.network_of_modules(input, modules, residual=False, checkpoint=False, may_drop=False)
             if output is not None:
                 return output
     everything = list(modules.values())
@@ -221,6 +223,9 @@ def next_segment(layers: list[Any], start: int) -> Segment | None:
         activation = None if _is_inplace(layer.activation) else activation_of(layer.activation)
         return activation and Segment(functional.gated_act, (*activation, layer.gate_last), start + 1)
 
+    with_norms = _with_norms(layers, start)
+    if with_norms is not None:
+        return with_norms
     linears: list[Any] = []
     activations: list[tuple[str, list[float]]] = []
     end = start
@@ -239,6 +244,24 @@ def next_segment(layers: list[Any], start: int) -> Segment | None:
     if len(activations) == 1:
         return Segment(linear_act, (linears[0], *activations[0]), end)
     return Segment(mlp, (linears, activations[0], activations[-1]), end)
+
+
+def _with_norms(layers: list[Any], start: int) -> Segment | None:
+    """Linear layers, norms and activations from the one at ``start``, where all of these are there."""
+    end, has_linear, has_norm, has_activation = start, False, False, False
+    while end < len(layers):
+        layer = layers[end]
+        is_norm = plain_norm(layer, getattr(layer.weight, "dtype", None)) if is_norm_class(layer) else None
+        if is_norm:
+            has_norm = True
+        elif is_plain_linear(layer):
+            has_linear = True
+        elif end == start or not isinstance(layer, nn.Module) or activation_of(layer) is None:
+            break
+        else:
+            has_activation = True
+        end += 1
+    return Segment(sequential, (layers[start:end],), end) if has_linear and has_norm and has_activation else None
 
 
 def _gate(layers: list[Any], start: int) -> Segment | None:
@@ -270,6 +293,13 @@ def mlp(input: Tensor, linears: list[Any], hidden: tuple[str, list[float]], last
             return output
     weights, biases = zip(*map(_parameters, linears), strict=True)
     return functional.mlp(input, list(weights), list(biases), activation, output_activation, params, output_params)
+
+
+def sequential(input: Tensor, layers: list[Any]) -> Tensor:
+    steps = None if torch.jit.is_tracing() else as_steps(layers, input)
+    if steps is None:
+        raise ValueError("the layers are to be called one by one")  # as what the op refuses
+    return steps(input)
 
 
 def gated_mlp(input: Tensor, gate: Any, up: Any, down: Any, activation: str, params: list[float]) -> Tensor:
