@@ -86,7 +86,7 @@ class Residual(Block):
 
 class Branch(Block):
     def forward(self, x):
-        if self.gate_last:
+        if x.dim() > 1:
             x = self.act(self.up(x))
         return self.down(x)
 
@@ -136,7 +136,7 @@ class Arguments(Block):
     ("form", "reason"),
     [
         (Residual, "its forward has `x + self.down(self.act(self.up(x)))`"),
-        (Branch, "its forward has `if self.gate_last:`"),
+        (Branch, "its forward has `if x.dim() > 1:`"),
         (Extra, "its forward has `self.function(x)`"),
         (Unused, "its forward has `return self.down(self.act(self.up(x)))`"),
         (Twice, "its forward has `return self.down(self.act(hidden) * hidden)`"),

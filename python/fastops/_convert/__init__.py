@@ -13,7 +13,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from .._eager import is_linear_unchanged, is_plain_tensor, is_untouched
 from .._resolve import find
-from .formula import Formula, Gate, PackedGate, Step, Unreadable, read
+from .formula import Formula, Gate, PackedGate, Step, Unreadable
 from .fused import (
     FusedModule,
     does_nothing,
@@ -24,6 +24,7 @@ from .fused import (
     next_segment,
     steps_of,
 )
+from .source import read
 
 
 class Replaced(NamedTuple):
@@ -154,12 +155,13 @@ def _plan(module: nn.Module) -> tuple[list[str], Formula | None]:
     nothing: tuple[list[str], Formula | None] = [], None
     if _is_compiled(module):
         raise Unreadable("it is compiled already; convert the model before it is compiled, scripted or traced")
-    if isinstance(module, FusedModule) or _is_ours(module) or not any(map(_looks_linear, module._modules.values())):
+    inner = [layer for child in module._modules.values() for layer in (child, *_of_list(child))]
+    if isinstance(module, FusedModule) or _is_ours(module) or not any(map(_looks_linear, inner)):
         return nothing
     try:
         formula = read(module)
     except Unreadable:
-        if not any(_is_activation(value) for value in [*module._modules.values(), *module.__dict__.values()]):
+        if not any(_is_activation(value) for value in [*inner, *module.__dict__.values()]):
             return nothing
         raise
     steps, layers = _effective(module, formula)
@@ -167,6 +169,11 @@ def _plan(module: nn.Module) -> tuple[list[str], Formula | None]:
     if not ops and (reason := _why_not(steps, layers)):
         raise Unreadable(reason)
     return ops, formula
+
+
+def _of_list(module: Any) -> list[nn.Module]:
+    """The modules of a list of them, which has no forward; those of a Sequential are its own."""
+    return list(module) if type(module) is nn.ModuleList else []
 
 
 def _effective(module: nn.Module, formula: Formula | None) -> tuple[list[Step], list[Any]]:

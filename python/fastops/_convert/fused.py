@@ -22,8 +22,10 @@ from .. import _C, functional
 from .._eager import is_norm_class, is_plain_eager, is_plain_linear, is_plain_tensor, is_untouched, plain_norm
 from .._network import as_steps
 from .._resolve import find
-from .formula import Formula, Gate, PackedGate, Step, Unreadable, read_class
+from .formula import Formula, Gate, PackedGate, Step, Unreadable
 from .lookup import lookup
+from .reader import Length
+from .source import read_class
 
 IDENTITY: tuple[str, list[float]] = ("identity", [])
 # What the ops raise for arguments that they refuse. PyTorch takes some of them, such as a bias of one element, and has
@@ -109,7 +111,11 @@ def _new(original: Any, formula: Formula | None, arguments: Any, keywords: Any) 
     """A converted module without state: for copies, and for pickles, where the class may compute something else now."""
     module: nn.Module = original.__new__(original, *arguments, **keywords)
     with contextlib.suppress(Exception):
-        if read_class(original, dict(formula.attributes if formula else ()).get) == formula:
+        known: dict[str, Any] = {}
+        if formula is not None:
+            known = dict.fromkeys(formula.present, object()) | dict(formula.attributes)
+            known |= {name: Length(number) for name, number in formula.lengths}
+        if read_class(original, known.get) == formula:
             fuse(module, formula)
     return module
 
@@ -145,6 +151,11 @@ def _holds(module: nn.Module, formula: Formula | None) -> bool:
             now = getattr(module, name)
             if type(now) is not type(value) or now != value:
                 return False
+        for name, length in formula.lengths:
+            modules = getattr(module, name)
+            if type(modules) is not nn.ModuleList or len(modules) != length:
+                return False
+        return all(getattr(module, name) is not None for name in formula.present)
     return True
 
 

@@ -205,6 +205,36 @@ def sequential(sizes: Sequence[int], activation: nn.Module) -> nn.Sequential:
     return nn.Sequential(*modules[:-1])
 
 
+def normalized(sizes: Sequence[int], activation: nn.Module, dropout: float) -> nn.Sequential:
+    """Linear, LayerNorm, activation, Dropout, ..., Linear."""
+    modules: list[nn.Module] = []
+    for inputs, outputs in pairwise(sizes):
+        modules += [nn.Linear(inputs, outputs), nn.LayerNorm(outputs), copy.deepcopy(activation), nn.Dropout(dropout)]
+    return nn.Sequential(*modules[:-3])
+
+
+class Residual(nn.Sequential):
+    """The feed-forward half of a transformer's block: x + Dropout(Linear(Dropout(activation(Linear(LayerNorm(x))))))."""
+
+    def __init__(self, features: int, hidden_features: int, activation: nn.Module, dropout: float) -> None:
+        modules = [
+            *(nn.LayerNorm(features), nn.Linear(features, hidden_features), activation, nn.Dropout(dropout)),
+            *(nn.Linear(hidden_features, features), nn.Dropout(dropout)),
+        ]
+        super().__init__(*(copy.deepcopy(module) for module in modules))
+
+    def forward(self, input: Tensor) -> Tensor:
+        output: Tensor = super().forward(input)  # type: ignore[no-untyped-call]
+        return input + output
+
+
+def set_dropout(model: object, on: bool) -> None:
+    """Lets the dropouts of a module drop, or not."""
+    for module in model.modules() if isinstance(model, nn.Module) else ():
+        if isinstance(module, nn.Dropout):
+            module.train(on)
+
+
 def initialize(model: nn.Module, seed: int = 0) -> None:
     """Kaiming's weights (He et al., 2015), with which no layer's activations die out, and small biases."""
     generator = torch.Generator().manual_seed(seed)
@@ -223,7 +253,9 @@ def initialize(model: nn.Module, seed: int = 0) -> None:
 def by_fastops(model: nn.Module) -> nn.Module:
     """The fastops module that computes what ``model`` does, with copies of its parameters."""
     if isinstance(model, nn.Sequential):
-        return fastops.nn.MLP.from_sequential(copy.deepcopy(model))
+        mlp = fastops.nn.MLP.from_sequential(copy.deepcopy(model))
+        mlp.residual = isinstance(model, Residual)
+        return mlp
     if isinstance(model, GatedMLP):
         weight = model.gate_proj.weight
         gated = fastops.nn.GatedMLP(
@@ -268,7 +300,7 @@ def rows_away_from_kinks(model: nn.Module, candidates: Tensor) -> Tensor:
     safe = torch.ones(len(candidates), dtype=torch.bool)
     if isinstance(model, nn.Sequential):
         value = candidates.double()
-        for layer in copy.deepcopy(model).double():
+        for layer in copy.deepcopy(model).double().eval():
             for kink in _kinks(layer):
                 safe &= ((value - kink).abs() > _KINK_MARGIN).all(dim=1)
             value = layer(value)

@@ -77,6 +77,25 @@ def ensembles(quick: bool) -> Iterator[Workload]:
             yield Network("ensembles", name, rows, torch.float32, build)
 
 
+def networks(quick: bool) -> Iterator[Workload]:
+    """Networks with norms and dropout, and the feed-forward half of a transformer's block."""
+    cases: list[tuple[tuple[int, ...], nn.Module, float]] = [
+        ((256, 256, 256), nn.ReLU(), 0.1),
+        ((17, 64, 64, 6), nn.Tanh(), 0.0),
+    ]
+    for sizes, activation, dropout in cases:
+        for rows in (256,) if quick else (1, 64, 256, 1024):
+            build = partial(models.normalized, sizes, activation, dropout)
+            name = f"{'-'.join(map(str, sizes))}-layer_norm-{type(activation).__name__.lower()}"
+            yield Network("networks", f"{name}-dropout" if dropout else name, rows, torch.float32, build)
+    for dtype in (torch.float32, torch.bfloat16):
+        for dropout in (0.1, 0.0):
+            for rows in (128,) if quick else (128, 512):
+                block = partial(models.Residual, 768, 3072, nn.GELU(), dropout)
+                name = "block-768-3072-gelu-dropout" if dropout else "block-768-3072-gelu"
+                yield Network("networks", name, rows, dtype, block, input_gradient=True)
+
+
 _QUICK_ACTIVATIONS = ("relu", "softshrink", "silu", "gelu", "gelu_tanh", "tanh", "mish")
 
 
@@ -98,6 +117,7 @@ SUITES: dict[str, Callable[[bool], Iterator[Workload]]] = {
     "products": products,
     "derivatives": derivatives,
     "ensembles": ensembles,
+    "networks": networks,
 }
 
 

@@ -123,7 +123,7 @@ class Network(Workload):
 
     def tensors(self) -> Tensors:
         generator = torch.Generator().manual_seed(1)
-        model = self.model().to(self.dtype)
+        model = self.model().to(self.dtype).eval()
         features = next(model.parameters()).shape[-1]
         candidates = torch.randn(2 * self.size + 16, features, generator=generator).to(self.dtype)
         input = models.rows_away_from_kinks(model, candidates)[: self.size].contiguous()
@@ -134,8 +134,13 @@ class Network(Workload):
     def distinct(self, tensors: Tensors) -> Tensors:
         return tensors
 
+    def inference(self, contender: Contender, tensors: Tensors) -> Callable[[], object]:
+        models.set_dropout(contender.call, on=False)
+        return super().inference(contender, tensors)
+
     def training_step(self, contender: Contender, tensors: Tensors) -> Callable[[], object]:
         call, parameters = contender
+        models.set_dropout(call, on=True)
         input, target = tensors.input.detach().requires_grad_(self.input_gradient), tensors.other
         leaves = [*parameters, input]
 
@@ -148,6 +153,7 @@ class Network(Workload):
 
     def results(self, contender: Contender, tensors: Tensors) -> list[Tensor]:
         call, parameters = contender
+        models.set_dropout(call, on=False)  # nobody draws the same numbers
         input = tensors.input.detach().requires_grad_(self.input_gradient)
         output = call(input)
         leaves = [*parameters, input] if self.input_gradient else list(parameters)

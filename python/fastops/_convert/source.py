@@ -1,0 +1,114 @@
+"""The formula of a module, read from the source of its ``forward``."""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import dis
+import functools
+import inspect
+import textwrap
+import types
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from .formula import Formula, Unreadable
+from .reader import Reader
+
+
+def read(module: nn.Module) -> Formula | None:
+    """The formula of a module; None for a Sequential, whose layers one by one are its formula.
+
+    Raises:
+        Unreadable: its ``forward`` is more than one step after another.
+    """
+    if "forward" in module.__dict__:
+        raise Unreadable("the module has a forward of its own, that is not its class's")
+    return read_class(type(module), lambda name: stored(module, name))
+
+
+def read_class(kind: Any, value_of: Callable[[str], Any]) -> Formula | None:
+    """The formula of the modules of a class, of whose attributes it asks for the values."""
+    forward = inspect.getattr_static(kind, "forward")
+    if kind.forward is nn.Sequential.forward and kind.__iter__ is nn.Sequential.__iter__:
+        return None
+    if not isinstance(forward, types.FunctionType):
+        raise Unreadable("its forward is not a Python function")
+    code = forward.__code__
+    definition = _definition(code, code.co_filename, forward.__qualname__.split(".")[-2:][0])
+    formula = Reader(code, value_of).read(definition)
+    if not _is_source_of(definition, code):
+        raise Unreadable("its forward is not what its source says")
+    return formula
+
+
+def stored(module: nn.Module, name: str) -> Any:
+    """The value of an attribute that is looked up, not computed: ``convert`` must not run what belongs to calls.
+
+    Raises:
+        Unreadable: it is computed by a property (as parametrizations are) or by a ``__getattr__``, or not there.
+    """
+    kind = type(module)
+    if kind.__getattr__ is not nn.Module.__getattr__ or kind.__getattribute__ is not object.__getattribute__:
+        raise Unreadable(f"{kind.__qualname__} looks up attributes in a way of its own")
+    found = inspect.getattr_static(kind, name, None)
+    if hasattr(type(found), "__get__") and not isinstance(found, _STORED):
+        raise Unreadable(f"self.{name} is computed by a {type(found).__name__}")
+    try:
+        return getattr(module, name)
+    except AttributeError as error:
+        raise Unreadable(f"its forward needs what it does not have: {error}") from None
+
+
+# What a class may have under the name of an attribute: methods, and the members of __slots__.
+_STORED = (types.FunctionType, types.BuiltinFunctionType, staticmethod, classmethod, types.MemberDescriptorType)
+
+
+@functools.cache
+def _definition(code: types.CodeType, filename: str, owner: str) -> ast.FunctionDef:
+    """The definition of a method, with the names that it has in the class ``owner``."""
+    # The same code in two files is equal.
+    assert code.co_filename == filename
+    try:
+        parsed = ast.parse(textwrap.dedent(inspect.getsource(code))).body[0]
+    except (OSError, TypeError, SyntaxError):
+        raise Unreadable("the source of its forward is not available") from None
+    if not isinstance(parsed, ast.FunctionDef):
+        raise Unreadable("its forward is not a plain method")
+    parsed.decorator_list.clear()  # what they made of it is the function that was found
+    for node in ast.walk(parsed):
+        for field in ("attr", "id", "arg"):
+            name = getattr(node, field, None)
+            if isinstance(name, str) and name.startswith("__") and not name.endswith("__") and owner.strip("_"):
+                setattr(node, field, f"_{owner.lstrip('_')}{name}")
+    return parsed
+
+
+def _is_source_of(definition: ast.FunctionDef, code: types.CodeType) -> bool:
+    """Whether a definition is the one that was compiled: the file may have changed, or a tool rewritten the code."""
+    module = ast.parse(f"def outer({', '.join(code.co_freevars)}): pass")
+    outer: Any = module.body[0]
+    outer.body = [definition]
+    future = code.co_flags & __future__.annotations.compiler_flag
+    compiled = compile(ast.fix_missing_locations(module), code.co_filename, "exec", future, dont_inherit=True)
+    [outer_code] = _codes_within(compiled)
+    return any(_instructions(found) == _instructions(code) for found in _codes_within(outer_code))
+
+
+def _codes_within(code: types.CodeType) -> list[types.CodeType]:
+    return [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+
+
+_OPERATORS = {code for name, code in dis.opmap.items() if name.startswith("BINARY_")}
+_TELLING = {*dis.hasname, *dis.hasconst, *dis.haslocal, *dis.hasfree, *_OPERATORS}
+
+
+def _instructions(code: types.CodeType) -> list[tuple[str, str]]:
+    # Constants as text, where True is not 1. For an attribute that is called, imports decide on the instruction.
+    return [
+        (instruction.opname.replace("METHOD", "ATTR"), repr(instruction.argval))
+        for instruction in dis.get_instructions(code)
+        if instruction.opcode in _TELLING
+    ]
