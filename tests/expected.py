@@ -148,9 +148,16 @@ def sequential_reference(steps: str, params: Sequence[float], seed: int = 0) -> 
 
     def compute(x: Tensor, *parameters: Tensor | None) -> Tensor:
         tensors, numbers, kept, stream = iter(parameters), iter(params), [], 0
+        gate = up = None
         for step in steps.split():
             if step == "linear":
                 x = linear(x, next(tensors), next(tensors))
+            elif step == "gated_linear":
+                weight, bias = next(tensors), next(tensors)
+                up, gate = linear(x, next(tensors), next(tensors)), linear(x, weight, bias)
+            elif up is not None:  # the activation after it
+                x = activation(step, [next(numbers) for _ in reference.ACTIVATIONS[step]["parameters"]])(gate) * up
+                up = None
             elif step == "layer_norm":
                 # PyTorch's layer_norm has no right third derivative.
                 centered = x - x.mean(-1, keepdim=True)

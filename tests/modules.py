@@ -30,6 +30,18 @@ class ReferenceGatedMLP(nn.Module):
         return self.down_proj(nn.functional.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
+class ReferenceGatedBlock(ReferenceGatedMLP):
+    """The same with a norm before it and a residual connection."""
+
+    def __init__(self, in_features: int, hidden_features: int) -> None:
+        super().__init__(in_features, hidden_features, in_features)
+        self.norm = nn.LayerNorm(in_features)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.norm(x)
+        return x + self.down_proj(nn.functional.silu(self.gate_proj(hidden)) * self.up_proj(hidden))
+
+
 class ReferenceLinearAct(nn.Linear):
     """LinearAct with softshrink in terms of torch.nn."""
 
@@ -98,6 +110,10 @@ PAIRS: dict[str, tuple[Callable[[], nn.Module], Callable[[], nn.Module]]] = {
     ),
     "GatedMLP": (lambda: GatedMLP(6, 8), lambda: ReferenceGatedMLP(6, 8, 6)),
     "GatedMLP with bias": (lambda: GatedMLP(6, 8, 3, bias=True), lambda: ReferenceGatedMLP(6, 8, 3, bias=True)),
+    "GatedMLP with norm": (
+        lambda: GatedMLP(6, 8, norm="layer", residual=True),
+        lambda: ReferenceGatedBlock(6, 8),
+    ),
     "LinearAct": (lambda: LinearAct(6, 3, nn.Softshrink(0.3)), lambda: ReferenceLinearAct(6, 3)),
     "LinearAct without bias": (
         lambda: LinearAct(6, 3, fastops.nn.Softshrink(0.3), bias=False),

@@ -185,6 +185,8 @@ def sequential_samples() -> Iterator[Sample]:
          [(4, 3), (4,), (4,), (2, 4), (2,), None, None]),
         ("nested", "residual mish residual linear sigmoid add rms_norm linear add", [1e-5], (3,), (),
          [(3, 3), None, None, (3, 3), (3,)]),
+        ("gated", "residual rms_norm gated_linear silu dropout linear add", [1e-5, 0.2], (3,), (2,),
+         [(3,), (4, 3), (4,), (4, 3), None, (3, 4), None]),
         ("rows", "dropout layer_norm softplus", [0.5, 1e-5, 1.0, 20.0], (3,), (2,), [(3,), None]),
     ]  # fmt: skip
     for label, steps, params, outputs, leading, sizes in cases:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
 from typing import Any
 
@@ -22,7 +23,7 @@ class Layers(nn.Module):
     def __init__(self, depth: int = 3) -> None:
         super().__init__()
         sizes = [6, *[8] * (depth - 1), 6]
-        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in zip(sizes[:-1], sizes[1:], strict=True))
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(sizes))
         self.acts = nn.ModuleList(nn.SiLU() for _ in range(depth - 1))
         self.num_layers, self.act, self.before, self.after = depth, nn.Tanh(), None, nn.ELU()
 

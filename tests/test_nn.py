@@ -174,6 +174,23 @@ def test_dropout_is_that_of_the_op(device: Any) -> None:
     close(torch.compile(mlp, backend="eager")(x), result)
 
 
+def test_dropout_of_a_gated_block(device: Any) -> None:
+    """Likewise, with a norm before it and a residual connection around it."""
+    block = seeded(lambda: GatedMLP(6, 8, norm="rms", dropout=0.4, residual=True), device).train()
+    x = batch(device)
+    torch.manual_seed(3)
+    result = block(x)
+    torch.manual_seed(3)
+    seed = int(dropout_seed(x))
+    gate, up, down, norm = block.parameters()
+    steps = "residual rms_norm gated_linear silu dropout linear dropout add"
+    params = [torch.finfo(x.dtype).eps, 0.4, 0.4]
+    close(result, sequential_reference(steps, params, seed)(x, norm, gate, None, up, None, down, None))
+    state = torch.get_rng_state()
+    block.eval()(x)
+    assert torch.equal(torch.get_rng_state(), state)  # nothing is drawn
+
+
 def test_dropout_of_everything(device: Any) -> None:
     """With probability 1 only the last layer's bias comes through, and gradients stay finite."""
     mlp = MLP(6, 8, 3, dropout=1.0, device=device).train()

@@ -120,7 +120,7 @@ def test_autocast(kind: str, training: bool, device: Any) -> None:
 
     torch.manual_seed(7)
     actual = value_and_gradients(cast, module.parameters(), x)
-    first = torch.float32 if kind == "MLP with residual" else torch.bfloat16
+    first = torch.float32 if kind in ("MLP with residual", "GatedMLP with norm") else torch.bfloat16
     assert [result.dtype for result in actual] == [first] + [torch.float32] * (len(actual) - 1)
     for a, e in zip(actual, expected, strict=True):
         assert (a.float() - e).norm() <= 0.03 * e.norm()

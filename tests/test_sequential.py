@@ -96,13 +96,17 @@ def draw_steps(draw: Any, dtype: torch.dtype, device: Any) -> Steps:
     def vector(absent: bool = True) -> Tensor | None:
         return None if absent and draw(st.booleans()) else draw_tensor(data, (size,), dtype, device)
 
-    kinds = st.sampled_from(["linear", "layer_norm", "rms_norm", "scale", "dropout", "residual", "add", *SMOOTH])
-    for name in draw(st.lists(kinds, max_size=7)):
-        if name == "linear":
-            outputs = draw(features)
-            parameters.append(draw_tensor(data, (outputs, size), dtype, device, 1 / math.sqrt(max(1, size))))
-            size = outputs
-            parameters.append(vector())
+    kinds = ["linear", "gated_linear", "layer_norm", "rms_norm", "scale", "dropout", "residual", "add", *SMOOTH]
+    for name in draw(st.lists(st.sampled_from(kinds), max_size=7)):
+        if name in ("linear", "gated_linear"):
+            inputs, size = size, draw(features)
+            for _ in range(1 if name == "linear" else 2):
+                parameters.append(draw_tensor(data, (size, inputs), dtype, device, 1 / math.sqrt(max(1, inputs))))
+                parameters.append(vector())
+            if name == "gated_linear":
+                names.append(name)
+                name = draw(st.sampled_from(SMOOTH))
+                params += ACTIVATIONS[name]["parameters"].values()
         elif name in ("layer_norm", "rms_norm"):
             parameters += [vector()] if name == "rms_norm" else [vector(), vector()]
             params.append(draw(st.sampled_from([0.01, 0.5])))
@@ -361,8 +365,9 @@ def test_against_modules(device: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"steps": "linear lin"}, r"step 1 is 'lin', but must be one of linear, layer_norm"),
+        ({"steps": "linear lin"}, r"step 1 is 'lin', but must be one of linear, gated_linear, layer_norm"),
         ({"steps": "linear linear"}, r"parameters has 2 entries, but step 1, linear, needs another"),
+        ({"steps": "gated_linear"}, r"parameters has 2 entries, but step 0, gated_linear, needs another"),
         ({"steps": "relu"}, r"parameters has 2 entries, but the steps take 0"),
         ({"steps": "linear dropout"}, r"params has 0 entries, but step 1, dropout, needs 1 more"),
         ({"params": [1.0]}, r"params has 1 entries, but the steps take 0"),
@@ -382,6 +387,19 @@ def test_errors(change: dict[str, Any], message: str, device: Any) -> None:
     input, weight, bias = (torch.ones(change.get(name, size), device=device) for name, size in sizes.items())
     with pytest.raises(ValueError, match=f"fastops.sequential: {message}"):
         ops.sequential(input, [weight, bias], change.get("steps", "linear"), change.get("params", []))
+
+
+def test_gated_linear_errors(device: Any) -> None:
+    """It needs an activation, and as many outputs of both products."""
+    x, gate, up = torch.ones(2, 4, device=device), torch.ones(3, 4, device=device), torch.ones(5, 4, device=device)
+    with pytest.raises(ValueError, match=r"step 1 is 'dropout', but after gated_linear must be an activation"):
+        ops.sequential(x, [gate, None, gate, None], "gated_linear dropout", [0.1])
+    with pytest.raises(ValueError, match=r"gated_linear, the last step, must be followed by an activation"):
+        ops.sequential(x, [gate, None, gate, None], "gated_linear")
+    with pytest.raises(ValueError, match=r"parameters\[2\] has 5 outputs, but parameters\[0\] has 3"):
+        ops.sequential(x, [gate, None, up, None], "gated_linear silu")
+    with pytest.raises(TypeError, match=r"parameters\[2\] is Half, but the gate's weight is Float"):
+        ops.sequential(x, [gate, None, gate.half(), None], "gated_linear silu")
 
 
 def test_type_errors(device: Any) -> None:

@@ -19,6 +19,7 @@ from ._network import (
     as_steps,
     call_modules,
     check_form,
+    check_residual,
     check_settable,
     module_of,
     name_after,
@@ -91,10 +92,7 @@ class MLP(Perceptron):
         if not 0.0 <= dropout <= 1.0:
             raise ValueError(f"fastops.nn.MLP: dropout must be between 0 and 1, but is {dropout}")
         out_features = in_features if out_features is None else out_features
-        if residual and out_features != in_features:
-            raise ValueError(
-                f"fastops.nn.MLP: residual needs as many outputs as inputs, but has {out_features} and {in_features}"
-            )
+        check_residual("MLP", residual, in_features, out_features)
         resolve(activation)
         hidden = [hidden_features] if isinstance(hidden_features, int) else list(hidden_features)
         modules: list[nn.Module] = []

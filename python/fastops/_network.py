@@ -171,6 +171,13 @@ def norm_modules(norm: str | None, features: int, device: Any, dtype: Any) -> li
     return [_NORMS[norm](features, device=device, dtype=dtype)]
 
 
+def check_residual(owner: str, residual: bool, in_features: int, out_features: int) -> None:
+    if residual and out_features != in_features:
+        raise ValueError(
+            f"fastops.nn.{owner}: residual needs as many outputs as inputs, but has {out_features} and {in_features}"
+        )
+
+
 def name_after(name: str, distance: int, what: str) -> str:
     """The name of the module at a distance after another in a Sequential."""
     return str(int(name) + distance) if name.isdecimal() else f"{name}_{what}"

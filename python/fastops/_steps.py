@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 # How many of the parameters a step takes; the others, activations among them, take none.
-TENSORS = {"linear": 2, "layer_norm": 2, "rms_norm": 1, "scale": 1}
+TENSORS = {"linear": 2, "gated_linear": 4, "layer_norm": 2, "rms_norm": 1, "scale": 1}
 
 
 def linears(steps: str) -> list[int]:
@@ -15,6 +15,8 @@ def linears(steps: str) -> list[int]:
     for step in steps.split():
         if step == "linear":
             places.append(place)
+        elif step == "gated_linear":
+            places += [place, place + 2]
         place += TENSORS.get(step, 0)
     return places
 

@@ -282,6 +282,9 @@ def sequential(
     step             tensors           numbers               h becomes
     ================ ================= ===================== =======================================================
     ``linear``       weight, bias      none                  ``h @ weight.T + bias``
+    ``gated_linear`` weight, bias,     none                  ``f(h @ weight.T + bias) * (h @ up_weight.T + up_bias)``,
+                     up_weight,                              f being the activation that must be the next step
+                     up_bias
     ``layer_norm``   weight, bias      eps                   ``(h - mean(h)) / sqrt(var(h) + eps) * weight + bias``
     ``rms_norm``     weight            eps                   ``h / sqrt(mean(h**2) + eps) * weight``
     ``scale``        weight            none                  ``h * weight`` (LayerScale)

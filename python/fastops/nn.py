@@ -18,11 +18,20 @@ from torch.compiler import is_compiling
 from . import _C, _activations
 from ._activations import *  # noqa: F403
 from ._convert import convert
-from ._eager import check_tensor, is_linear_unchanged, is_plain_linear, is_plain_tensor
+from ._eager import (
+    check_tensor,
+    is_linear_unchanged,
+    is_off,
+    is_plain_dropout,
+    is_plain_linear,
+    is_plain_tensor,
+    plain_norm,
+)
 from ._ensemble import EnsembleLinear, EnsembleMLP
 from ._mlp import MLP, ResidualMLP
-from ._network import check_settable, restore_activation
+from ._network import Steps, check_residual, check_settable, norm_modules, restore_activation
 from ._resolve import Activation, as_module, plain_activation
+from ._steps import TENSORS
 
 __all__ = [
     *_activations.MODULES,
@@ -136,6 +145,11 @@ class GatedMLP(nn.Module):
         activation: a name (see :mod:`fastops.functional`) or an activation module, which is copied; ``silu`` gives
             SwiGLU.
         bias: whether the projections have a bias.
+        norm: of the input, before the projections: ``"layer"`` for ``torch.nn.LayerNorm``, ``"rms"`` for
+            ``torch.nn.RMSNorm``, None for none.
+        dropout: probability with which the product of gate and up is zeroed during training, and with ``residual`` the
+            result, too.
+        residual: add the input to the result.
         checkpoint: keep nothing but the input for the backward pass, which computes the projections again.
         device, dtype: of the parameters.
 
@@ -143,11 +157,13 @@ class GatedMLP(nn.Module):
         [..., in_features] to [..., out_features].
 
     Raises:
-        ValueError: an unknown activation.
+        ValueError: an unknown activation or norm, a dropout outside [0, 1], or a residual connection between different
+            numbers of features.
     """
 
-    __constants__ = ["_function"]  # noqa: RUF012  (as TorchScript wants it)
-    __jit_unused_properties__ = ["_function"]  # noqa: RUF012
+    __constants__ = ["_function", "_has_more", "residual"]  # noqa: RUF012  (as TorchScript wants it)
+    __jit_unused_properties__ = ["_function", "_has_more"]  # noqa: RUF012
+    residual = False
 
     def __init__(
         self,
@@ -157,25 +173,43 @@ class GatedMLP(nn.Module):
         *,
         activation: Activation = "silu",
         bias: bool = False,
+        norm: Optional[str] = None,
+        dropout: float = 0.0,
+        residual: bool = False,
         checkpoint: bool = False,
         device: Any = None,
         dtype: Any = None,
     ) -> None:
         super().__init__()
         out_features = in_features if out_features is None else out_features
+        if not 0.0 <= dropout <= 1.0:
+            raise ValueError(f"fastops.nn.GatedMLP: dropout must be between 0 and 1, but is {dropout}")
+        check_residual("GatedMLP", residual, in_features, out_features)
         self.gate_proj = nn.Linear(in_features, hidden_features, bias, device, dtype)
         self.up_proj = nn.Linear(in_features, hidden_features, bias, device, dtype)
         self.down_proj = nn.Linear(hidden_features, out_features, bias, device, dtype)
         self.act_fn = as_module(activation)
+        if norm is not None:
+            [self.norm] = norm_modules(norm, in_features, device, dtype)
+        if dropout > 0:
+            self.drop = nn.Dropout(dropout)
+        self.residual = residual
         self.checkpoint = checkpoint
+
+    @property
+    def _has_more(self) -> bool:
+        """Whether it is more than a gated_mlp."""
+        return self.residual or "norm" in self._modules or "drop" in self._modules
 
     def forward(self, input: Tensor) -> Tensor:
         if not torch.jit.is_scripting():
-            if not is_compiling():
+            if not is_compiling() and not self._has_more:
                 output = _C.gated_mlp_of_modules(input, self._modules, self.checkpoint)
                 if output is not None:
                     return output
             return self._composed(input)
+        if self._has_more:
+            return self._one_by_one(input)
         gate, up, down = self.gate_proj, self.up_proj, self.down_proj
         if self._function is None:
             return down(self.act_fn(gate(input)) * up(input))
@@ -196,6 +230,15 @@ class GatedMLP(nn.Module):
     @torch.jit.unused
     def _composed(self, input: Tensor) -> Tensor:
         function = self._function
+        if self._has_more:
+            is_checkpointed = self.checkpoint and not torch.jit.is_tracing()
+            if function is not None and not is_checkpointed and not torch.jit.is_tracing() and is_plain_tensor(input):
+                steps = self._steps(input, function)
+                if steps is not None:
+                    return steps(input)
+            if is_checkpointed:
+                return torch.utils.checkpoint.checkpoint(self._one_by_one, input, use_reentrant=False)
+            return self._one_by_one(input)
         if function is not None:
             check_tensor("nn.GatedMLP", input)
             layers = self.gate_proj, self.up_proj, self.down_proj
@@ -213,6 +256,42 @@ class GatedMLP(nn.Module):
             return self.down_proj(self.act_fn(gate) * up)
         return self.down_proj(torch.ops.fastops.act_mul(gate, up, *activation))
 
+    def _one_by_one(self, input: Tensor) -> Tensor:
+        hidden = input
+        if hasattr(self, "norm"):
+            hidden = self.norm(hidden)
+        hidden = self.act_fn(self.gate_proj(hidden)) * self.up_proj(hidden)
+        if hasattr(self, "drop"):
+            hidden = self.drop(hidden)
+        output = self.down_proj(hidden)
+        if not self.residual:
+            return output
+        if hasattr(self, "drop"):
+            output = self.drop(output)
+        return input + output
+
+    @torch.jit.unused
+    def _steps(self, input: Tensor, function: tuple[str, list[float]]) -> Optional[Steps]:
+        """The whole of it as one op, where the modules are plain."""
+        gate, up, down = self.gate_proj, self.up_proj, self.down_proj
+        norm, drop = self._modules.get("norm"), self._modules.get("drop")
+        before, after = (["residual"], ["add"]) if self.residual else ([], [])
+        dropout = ["dropout"] if drop is not None and not is_off(drop) else []
+        parameters: list[Optional[Tensor]] = [gate.weight, gate.bias, up.weight, up.bias, down.weight, down.bias]
+        p: list[Any] = [drop.p] if drop is not None and dropout else []
+        params = [*function[1], *p, *(p if self.residual else [])]
+        if norm is not None:
+            step = plain_norm(norm, input.dtype)
+            if step is None or step[1] != input.size(-1):
+                return None
+            before.append(step[0])
+            parameters = [getattr(norm, name) for name in ("weight", "bias")[: TENSORS[step[0]]]] + parameters
+            params = [step[2], *params]
+        if drop is not None and not is_plain_dropout(drop):
+            return None
+        names = [*before, "gated_linear", function[0], *dropout, "linear", *(dropout if self.residual else []), *after]
+        return Steps(parameters, " ".join(names), params)
+
     @property
     def _function(self) -> Optional[tuple[str, list[float]]]:
         """The activation, where all modules are plain."""
@@ -229,4 +308,4 @@ class GatedMLP(nn.Module):
         restore_activation(self)
 
     def extra_repr(self) -> str:
-        return "checkpoint=True" if self.checkpoint else ""
+        return ", ".join(f"{name}=True" for name in ("residual", "checkpoint") if getattr(self, name))

@@ -21,7 +21,8 @@ struct StepInfo {
   size_t tensors;
   size_t numbers;
 };
-constexpr std::array<StepInfo, 7> step_infos = {{{"linear", Kind::linear, 2, 0},
+constexpr std::array<StepInfo, 8> step_infos = {{{"linear", Kind::linear, 2, 0},
+                                                 {"gated_linear", Kind::gated_linear, 4, 0},
                                                  {"layer_norm", Kind::layer_norm, 2, 1},
                                                  {"rms_norm", Kind::rms_norm, 1, 1},
                                                  {"scale", Kind::scale, 1, 0},
@@ -58,10 +59,18 @@ class Reader {
       if (const std::string_view name = network_.steps.substr(at, end - at); !name.empty()) {
         Step step = step_named(name);
         const bool is_nothing = step.kind == Kind::dropout && step.number == 0;
-        if (!is_nothing) read.steps.push_back(std::move(step));
+        if (gate_) {
+          TORCH_CHECK_VALUE(step.kind == Kind::activation, "fastops.", op, ": step ", place_, " is '", name,
+                            "', but after gated_linear must be an activation");
+          read.steps.back().activation = step.activation;
+        } else if (!is_nothing) {
+          read.steps.push_back(std::move(step));
+        }
+        gate_ = !gate_ && name == "gated_linear";
       }
       at = end + 1;
     }
+    TORCH_CHECK_VALUE(!gate_, "fastops.", op, ": gated_linear, the last step, must be followed by an activation");
     TORCH_CHECK_VALUE(next_tensor_ == read.parameters, "fastops.", op, ": parameters has ", read.parameters,
                       " entries, but the steps take ", next_tensor_, " (None where a layer has no bias)");
     TORCH_CHECK_VALUE(next_number_ == network_.params.size(), "fastops.", op, ": params has ", network_.params.size(),
@@ -82,6 +91,8 @@ class Reader {
     Step step{.kind = known->kind, .parameter = next_tensor_};
     if (known->tensors > 0) step.weight = tensor(name);
     if (known->tensors > 1) step.bias = tensor(name);
+    if (known->tensors > 2) step.up_weight = tensor(name);
+    if (known->tensors > 3) step.up_bias = tensor(name);
     if (known->numbers > 0) step.number = numbers(name, 1)[0];
     if (step.kind == Kind::dropout) step.stream = streams_++;
     return step;
@@ -105,6 +116,7 @@ class Reader {
   size_t next_tensor_ = 0;
   size_t next_number_ = 0;
   int64_t streams_ = 0;
+  bool gate_ = false;  // whether the step before is a gated_linear
 };
 
 // ---- checks ----
@@ -122,18 +134,16 @@ class Checker {
 
  private:
   void check_step(const Step& step) {
-    if (step.kind == Kind::linear) {
-      check_parameter(step.parameter, step.weight);
-      TORCH_CHECK_VALUE(step.weight.dim() == 2, "fastops.", op, ": ", Argument("parameters", step.parameter),
-                        " must have shape [out_features, in_features], but has ", step.weight.dim(), " dimensions");
-      TORCH_CHECK_VALUE(step.weight.sym_size(1) == features_, "fastops.", op, ": ",
-                        Argument("parameters", step.parameter), " has ", step.weight.sym_size(1),
-                        " input features, but what comes to it has ", features_);
-      features_ = step.weight.sym_size(0);
-      check_row(step.parameter + 1, step.bias);
-      TORCH_CHECK_TYPE(!step.bias.defined() || step.bias.scalar_type() == step.weight.scalar_type(), "fastops.", op,
-                       ": ", Argument("parameters", step.parameter + 1), " is ", step.bias.scalar_type(),
-                       ", but its weight is ", step.weight.scalar_type());
+    if (step.is_product()) {
+      const c10::SymInt features = checked_product(step.parameter, step.weight, step.bias);
+      if (step.kind == Kind::gated_linear) {
+        const size_t up = step.parameter + 2;
+        const c10::SymInt up_features = checked_product(up, step.up_weight, step.up_bias);
+        TORCH_CHECK_VALUE(up_features == features, "fastops.", op, ": ", Argument("parameters", up), " has ",
+                          up_features, " outputs, but ", Argument("parameters", step.parameter), " has ", features);
+        check_type(up, step.up_weight, step.weight, "the gate's");
+      }
+      features_ = features;
     } else if (step.is_norm()) {
       check_row(step.parameter, step.weight);
       check_row(step.parameter + 1, step.bias);
@@ -155,6 +165,23 @@ class Checker {
     }
   }
 
+  // The features of the result.
+  c10::SymInt checked_product(size_t place, const Tensor& weight, const Tensor& bias) const {
+    check_parameter(place, weight);
+    TORCH_CHECK_VALUE(weight.dim() == 2, "fastops.", op, ": ", Argument("parameters", place),
+                      " must have shape [out_features, in_features], but has ", weight.dim(), " dimensions");
+    TORCH_CHECK_VALUE(weight.sym_size(1) == features_, "fastops.", op, ": ", Argument("parameters", place), " has ",
+                      weight.sym_size(1), " input features, but what comes to it has ", features_);
+    check_row(place + 1, bias, weight.sym_size(0));
+    if (bias.defined()) check_type(place + 1, bias, weight, "its");
+    return weight.sym_size(0);
+  }
+
+  void check_type(size_t place, const Tensor& tensor, const Tensor& weight, const char* whose) const {
+    TORCH_CHECK_TYPE(tensor.scalar_type() == weight.scalar_type(), "fastops.", op, ": ", Argument("parameters", place),
+                     " is ", tensor.scalar_type(), ", but ", whose, " weight is ", weight.scalar_type());
+  }
+
   void check_parameter(size_t place, const Tensor& tensor) const {
     const Argument argument("parameters", place);
     check_tensor(op, argument, tensor);
@@ -166,12 +193,13 @@ class Checker {
                 ", but input is on ", input.device());
   }
 
-  void check_row(size_t place, const Tensor& tensor) const {
+  void check_row(size_t place, const Tensor& tensor) const { check_row(place, tensor, features_); }
+  void check_row(size_t place, const Tensor& tensor, const c10::SymInt& features) const {
     if (!tensor.defined()) return;
     check_parameter(place, tensor);
-    TORCH_CHECK_VALUE(tensor.dim() == 1 && tensor.sym_size(0) == features_, "fastops.", op, ": ",
+    TORCH_CHECK_VALUE(tensor.dim() == 1 && tensor.sym_size(0) == features, "fastops.", op, ": ",
                       Argument("parameters", place), " has shape ", tensor.sym_sizes(), ", but must have shape [",
-                      features_, "]");
+                      features, "]");
   }
 
   void check_seed() const {
@@ -204,22 +232,24 @@ namespace {
 
 // Whether the backward pass of a segment looks at what it starts from.
 bool looks_at_value(const Segment& segment) {
-  return segment.ends_with(Kind::linear) || std::any_of(segment.rows.begin(), segment.rows.end(),
-                                                        [](const Step& step) { return step.kind != Kind::dropout; });
+  return segment.ends_with_product() || std::any_of(segment.rows.begin(), segment.rows.end(),
+                                                    [](const Step& step) { return step.kind != Kind::dropout; });
 }
 
 void find_places_of_saved(std::vector<Segment>& segments) {
   std::vector<bool> looked_at(segments.size());
   for (const Segment& segment : segments) {
-    if (looks_at_value(segment)) looked_at[segment.value] = true;
+    if (segment.gate || looks_at_value(segment)) looked_at[segment.value] = true;
   }
   int places = 0;
   for (size_t s = 1; s < segments.size(); ++s) {
     const Segment& before = segments[s - 1];
     if (segments[s].value == before.value) {
       segments[s].saved = before.saved;
+      segments[s].gate = before.gate;
     } else if (looked_at[segments[s].value]) {
-      segments[s].saved = places++;
+      segments[s].saved = places;
+      places += segments[s].gate ? 2 : 1;
     }
   }
 }
@@ -233,13 +263,14 @@ std::vector<Segment> SequentialArguments::segments() const {
   const Step* first = steps.data();
   const Step* const last = first + steps.size();
   for (const Step* step = first; step != last; ++step) {
-    if (step->kind != Kind::linear && step->kind != Kind::residual && step->kind != Kind::add) continue;
+    if (!step->is_product() && step->kind != Kind::residual && step->kind != Kind::add) continue;
     Segment segment = next;
     segment.rows = {first, step};
     segment.end = step;
     segment.rows_type = segment.dtype;
     next.value += step->kind != Kind::residual || step != first;
-    if (step->kind == Kind::linear) {
+    next.gate = step->kind == Kind::gated_linear ? step : nullptr;
+    if (step->is_product()) {
       segment.rows_type = step->weight.scalar_type();
       next.features = step->weight.sym_size(0);
     } else if (step->kind == Kind::residual) {
@@ -284,8 +315,9 @@ SequentialBackwardArguments SequentialBackward::checked() const {
   size_t expected = 0;
   for (const Segment& segment : segments) {
     if (segment.saved < static_cast<int>(expected)) continue;
-    const size_t place = expected++;
-    if (place < saved.size()) check({"saved", place}, saved[place], segment.features, segment.dtype);
+    for (const size_t end = expected + (segment.gate ? 2 : 1); expected < end; ++expected) {
+      if (expected < saved.size()) check({"saved", expected}, saved[expected], segment.features, segment.dtype);
+    }
   }
   TORCH_CHECK_VALUE(saved.size() == expected, "fastops.", name, ": saved has ", saved.size(),
                     " tensors, but must have ", expected, ", as sequential_forward returned them");

@@ -6,6 +6,8 @@
 //
 //   step              tensors         numbers
 //   linear            weight, bias?                   h @ weight.T + bias
+//   gated_linear      weight, bias?,                  f(h @ weight.T + bias) * (h @ up_weight.T + up_bias), f being
+//                     up_weight, up_bias?             the activation that must be the next step
 //   layer_norm        weight?, bias?  eps             (h - mean(h)) / sqrt(var(h) + eps) * weight + bias
 //   rms_norm          weight?         eps             h / sqrt(mean(h^2) + eps) * weight
 //   scale             weight                          h * weight (LayerScale)
@@ -38,30 +40,35 @@ namespace fastops {
 using at::Tensor;
 
 struct Step {
-  enum class Kind { linear, layer_norm, rms_norm, scale, dropout, residual, add, activation };
+  enum class Kind { linear, gated_linear, layer_norm, rms_norm, scale, dropout, residual, add, activation };
   Kind kind;
   size_t parameter = 0;         // the place of the weight among the parameters; the bias comes next
   Tensor weight = {};           // undefined where there is none
   Tensor bias = {};             // likewise
   double number = 0;            // eps or p
   int64_t stream = 0;           // of a dropout: which of the random streams is its own
-  ActivationSpec activation{};  // of an activation
+  ActivationSpec activation{};  // of an activation, and of a gated_linear
+  Tensor up_weight = {};        // of a gated_linear: the parameter after the next one
+  Tensor up_bias = {};
 
   bool is_norm() const { return kind == Kind::layer_norm || kind == Kind::rms_norm; }
+  bool is_product() const { return kind == Kind::linear || kind == Kind::gated_linear; }
 };
 
 // Steps on rows, from one tensor of the network to the next.
 struct Segment {
   std::span<const Step> rows;
-  const Step* end;  // the linear, residual or add that follows; null at the end of the network
+  const Step* end;  // the product, residual or add that follows; null at the end of the network
   // What it starts from: the input is 0. After a `residual` without steps before it, it is that of the segment before.
   size_t value;
-  c10::SymInt features;      // of that
-  at::ScalarType dtype;      // of that
-  at::ScalarType rows_type;  // of what the steps on rows make of it
-  int saved = -1;            // its place in what the forward pass saves, if that has it
+  c10::SymInt features;        // of that
+  at::ScalarType dtype;        // of that
+  at::ScalarType rows_type;    // of what the steps on rows make of it
+  const Step* gate = nullptr;  // the gated_linear that makes it: then its two factors are saved, gate and up
+  int saved = -1;              // its place in what the forward pass saves, if that has it
 
   bool ends_with(Step::Kind kind) const { return end && end->kind == kind; }
+  bool ends_with_product() const { return end && end->is_product(); }
 };
 
 // The arguments of a sequential.
@@ -79,7 +86,7 @@ struct SequentialArguments {
 //   -> (Tensor output, Tensor[] saved)
 //
 // For training. `saved` has the tensors that segments start from, but for the input and those whose backward pass does
-// not look at them.
+// not look at them; of gated_linear the two that are multiplied.
 //
 // The numbers that decide what is dropped are those of Philox4x32-10 (Salmon et al., "Parallel Random Numbers: As Easy
 // as 1, 2, 3", 2011) with the key `seed`, and depend on nothing else but the place in the tensor and the step: see

@@ -10,6 +10,7 @@
 #include "ops/autocast.h"
 #include "ops/define.h"
 #include "ops/fallback.h"
+#include "ops/gated_act.h"
 #include "ops/matrix.h"
 #include "ops/sequential.h"
 #include "torch_internal/functorch.h"
@@ -35,7 +36,7 @@ Tensor layered_sequential(const SequentialArguments& network, std::vector<Tensor
   for (size_t s = 0; s < segments.size(); ++s) {
     const Segment& segment = segments[s];
     const bool is_new = s > 0 && segment.value != segments[s - 1].value;
-    if (saved && is_new && segment.saved >= 0) saved->push_back(h);
+    if (saved && is_new && segment.saved >= 0 && !segment.gate) saved->push_back(h);
     Tensor added;
     if (segment.ends_with(Kind::add)) {
       added = std::move(kept.back());
@@ -45,6 +46,12 @@ Tensor layered_sequential(const SequentialArguments& network, std::vector<Tensor
       h = steps.rows(segment.rows, network.seed, h, added, segment.rows_type);
     }
     if (segment.ends_with(Kind::linear)) h = steps.linear(h, segment.end->weight, segment.end->bias);
+    if (segment.ends_with(Kind::gated_linear)) {
+      const Tensor gate = steps.linear(h, segment.end->weight, segment.end->bias);
+      const Tensor up = steps.linear(h, segment.end->up_weight, segment.end->up_bias);
+      if (saved) saved->insert(saved->end(), {gate, up});
+      h = act_mul(gate, up, segment.end->activation);
+    }
     if (segment.ends_with(Kind::residual)) kept.push_back(h);
   }
   return of_its_own(h, network.input);
@@ -70,12 +77,14 @@ class Backward {
   }
 
  private:
-  bool wants(const Step& step) const { return wants_weight(step) || wants_bias(step); }
-  bool wants_weight(const Step& step) const {
-    return step.weight.defined() && network_.wants_parameter(step.parameter);
+  bool wants(const Step& step) const { return wants_weight(step) || wants_bias(step) || wants_up(step); }
+  bool wants_weight(const Step& step) const { return wants(step.weight, step.parameter); }
+  bool wants_bias(const Step& step) const { return wants(step.bias, step.parameter + 1); }
+  bool wants_up(const Step& step) const {
+    return wants(step.up_weight, step.parameter + 2) || wants(step.up_bias, step.parameter + 3);
   }
-  bool wants_bias(const Step& step) const {
-    return step.bias.defined() && network_.wants_parameter(step.parameter + 1);
+  bool wants(const Tensor& parameter, size_t place) const {
+    return parameter.defined() && network_.wants_parameter(place);
   }
   // Of the steps before one, and the input.
   bool wants_before(const Step* step) const {
@@ -90,16 +99,47 @@ class Backward {
   // What a segment starts from, if it looks at it.
   Tensor value(const Segment& segment) const {
     if (segment.value == 0) return network_.input;
-    return segment.saved < 0 ? Tensor() : network_.saved[segment.saved];
+    if (segment.saved < 0) return {};
+    const Tensor& saved = network_.saved[segment.saved];
+    return segment.gate ? act_mul(saved, network_.saved[segment.saved + 1], segment.gate->activation) : saved;
+  }
+
+  // A product of the network, and the gradient of its result.
+  struct Product {
+    size_t parameter;
+    Tensor weight, bias;
+    Tensor grad;
+  };
+  // Those that a segment ends with, given the gradient of what they make, as far as they are wanted.
+  c10::SmallVector<Product, 2> products(size_t s, bool goes_on) const {
+    const Step& end = *segments_[s].end;
+    if (end.kind == Kind::linear) return {{end.parameter, end.weight, end.bias, grad_}};
+    const int saved = segments_[s + 1].saved;
+    const std::array<bool, 2> wanted = {goes_on || wants_weight(end) || wants_bias(end), goes_on || wants_up(end)};
+    std::vector<Tensor> grads =
+        act_mul_backward(grad_, network_.saved[saved], network_.saved[saved + 1], end.activation, wanted);
+    c10::SmallVector<Product, 2> products;
+    if (wanted[0]) products.push_back({end.parameter, end.weight, end.bias, grads.front()});
+    if (wanted[1]) products.push_back({end.parameter + 2, end.up_weight, end.up_bias, grads.back()});
+    return products;
   }
 
   void through_segment(size_t s) {
     const Segment& segment = segments_[s];
     const Step* const end = segment.end;
-    const bool is_linear = segment.ends_with(Kind::linear);
     const bool goes_on = !end || wants_before(end);
-    const Tensor dz = grad_;
-    if (is_linear) grad_ = goes_on ? steps_.linear_input_gradient(dz, end->weight) : Tensor();
+    c10::SmallVector<Product, 2> products_of_end;
+    bool wants_value = false;
+    if (segment.ends_with_product()) {
+      products_of_end = products(s, goes_on);
+      grad_ = Tensor();
+      for (const Product& product : products_of_end) {
+        wants_value |= wants(product.weight, product.parameter);
+        if (!goes_on) continue;
+        const Tensor through = steps_.linear_input_gradient(product.grad, product.weight);
+        grad_ = grad_.defined() ? grad_ + through : through;
+      }
+    }
     if (segment.ends_with(Kind::add)) of_kept_.push_back(grad_);
     // What a residual kept is where this segment starts.
     Tensor added;
@@ -109,11 +149,8 @@ class Backward {
     }
 
     Tensor h = value(segment);
-    SequentialSteps::Wanted wanted{goes_on && wants_before(segment.rows.data()),
-                                   is_linear && wants_weight(*end),
-                                   {},
-                                   segment.dtype,
-                                   segment.rows_type};
+    SequentialSteps::Wanted wanted{
+        goes_on && wants_before(segment.rows.data()), wants_value, {}, segment.dtype, segment.rows_type};
     bool any = wanted.x || wanted.value;
     for (const Step& step : segment.rows) {
       wanted.parameters.emplace_back(wants_weight(step), wants_bias(step));
@@ -123,17 +160,18 @@ class Backward {
       auto [x, value, parameters] = steps_.rows_backward(segment.rows, network_.seed, h, grad_, added, wanted);
       grad_ = std::move(x);
       h = std::move(value);
-      for (size_t i = 0; i < segment.rows.size(); ++i) put(segment.rows[i], std::move(parameters[i]));
+      for (size_t i = 0; i < segment.rows.size(); ++i) put(segment.rows[i].parameter, std::move(parameters[i]));
     }
-    if (is_linear && wants(*end)) {
-      put(*end,
-          steps_.linear_parameter_gradients(dz, h, end->weight, end->bias, {wants_weight(*end), wants_bias(*end)}));
+    for (const auto& [place, weight, bias, grad] : products_of_end) {
+      const std::pair<bool, bool> wanted_here = {wants(weight, place), wants(bias, place + 1)};
+      if (!wanted_here.first && !wanted_here.second) continue;
+      put(place, steps_.linear_parameter_gradients(grad, h, weight, bias, wanted_here));
     }
   }
 
-  void put(const Step& step, SequentialSteps::ParameterGradients gradients) {
-    if (wants_weight(step)) grads_[1 + step.parameter] = std::move(gradients.weight);
-    if (wants_bias(step)) grads_[2 + step.parameter] = std::move(gradients.bias);
+  void put(size_t place, SequentialSteps::ParameterGradients gradients) {
+    if (gradients.weight.defined()) grads_[1 + place] = std::move(gradients.weight);
+    if (gradients.bias.defined()) grads_[2 + place] = std::move(gradients.bias);
   }
 
   const SequentialBackwardArguments& network_;
@@ -185,7 +223,8 @@ SequentialForward::Result sequential_forward_meta(const SequentialArguments& net
   std::vector<Tensor> saved;
   const std::vector<Segment> segments = network.segments();
   for (const Segment& segment : segments) {
-    if (segment.saved == static_cast<int>(saved.size())) saved.push_back(empty(segment.features, segment.dtype));
+    if (segment.saved != static_cast<int>(saved.size())) continue;
+    for (int i = 0; i < (segment.gate ? 2 : 1); ++i) saved.push_back(empty(segment.features, segment.dtype));
   }
   return {empty(segments.back().features, segments.back().rows_type), std::move(saved)};
 }
@@ -197,11 +236,14 @@ std::vector<Tensor> sequential_backward_meta(const SequentialBackwardArguments& 
   std::vector<Tensor> grads;
   if (network.wants_input()) grads.push_back(empty_like(network.input));
   for (const Step& step : network.steps) {
-    if (step.weight.defined() && network.wants_parameter(step.parameter)) {
-      const Tensor grad = empty_like(step.weight);
-      grads.push_back(step.kind == Kind::linear ? in_layout_of(step.weight, grad) : grad);
+    size_t place = step.parameter;
+    for (const Tensor& parameter : {step.weight, step.bias, step.up_weight, step.up_bias}) {
+      if (parameter.defined() && network.wants_parameter(place)) {
+        const Tensor grad = empty_like(parameter);
+        grads.push_back(step.is_product() ? in_layout_of(parameter, grad) : grad);
+      }
+      ++place;
     }
-    if (step.bias.defined() && network.wants_parameter(step.parameter + 1)) grads.push_back(empty_like(step.bias));
   }
   return grads;
 }
@@ -217,7 +259,9 @@ template <class Op, auto formula>
 typename Op::Result sequential_batched(Op op) {
   const SequentialArguments network = op.checked();
   std::vector<Tensor> others;
-  for (const Step& step : network.steps) others.insert(others.end(), {step.weight, step.bias});
+  for (const Step& step : network.steps) {
+    others.insert(others.end(), {step.weight, step.bias, step.up_weight, step.up_bias});
+  }
   const bool drops = std::any_of(network.steps.begin(), network.steps.end(),
                                  [](const Step& step) { return step.kind == Kind::dropout; });
   if (drops || is_batched(others)) return formula(network);
@@ -233,8 +277,8 @@ Tensor sequential_autocast(Sequential op) {
   const AutocastScope scope(Sequential::name, device, key);
   OptionalTensors parameters = op.parameters.get().copy();
   for (const Step& step : op.resolved().steps) {
-    if (step.kind != Kind::linear) continue;
-    for (const size_t place : {step.parameter, step.parameter + 1}) {
+    const size_t tensors = step.kind == Kind::linear ? 2 : step.kind == Kind::gated_linear ? 4 : 0;
+    for (size_t place = step.parameter; place < step.parameter + tensors; ++place) {
       parameters.set(place, scope.lower({"parameters", place}, std::optional<Tensor>(parameters.get(place))));
     }
   }

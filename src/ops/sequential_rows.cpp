@@ -1,7 +1,7 @@
 // The parts of a sequential in terms of differentiable ops.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/bitwise_right_shift.h>
+#include <ATen/ops/div.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/stack.h>
@@ -23,7 +23,8 @@ using Kind = Step::Kind;
 constexpr int64_t low_word = 0xffffffff;
 
 Tensor low(const Tensor& number) { return number & low_word; }
-Tensor high(const Tensor& number) { return at::bitwise_right_shift(number, 32) & low_word; }
+// Rounding down is what a shift does to negative numbers, too; torch.export's core ops have no shift.
+Tensor high(const Tensor& number) { return at::div(number, low_word + 1, "floor") & low_word; }
 
 // The high and the low word of the product of two unsigned words, which int64 holds but for its sign.
 std::pair<Tensor, Tensor> words_of_product(const Tensor& a, int64_t b) {

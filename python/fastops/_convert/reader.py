@@ -85,7 +85,8 @@ class Reader:
         called = {part for step in steps for part in (step if isinstance(step, Gate) else (step,))}
         if len(steps) != len(chain) or calls != self.calls or not called.issuperset(self.cast_to):
             raise self.unreadable(statement)
-        return Formula(steps, tuple(self.attributes.items()), self.cast, tuple(self.lengths.items()), tuple(self.present))
+        attributes, lengths = tuple(self.attributes.items()), tuple(self.lengths.items())
+        return Formula(steps, attributes, self.cast, lengths, tuple(self.present))
 
     def statement(self, node: ast.stmt) -> None:
         match node:

@@ -214,7 +214,7 @@ def normalized(sizes: Sequence[int], activation: nn.Module, dropout: float) -> n
 
 
 class Residual(nn.Sequential):
-    """The feed-forward half of a transformer's block: x + Dropout(Linear(Dropout(activation(Linear(LayerNorm(x))))))."""
+    """The feed-forward half of a transformer's block, with LayerNorm before it and dropout behind its layers."""
 
     def __init__(self, features: int, hidden_features: int, activation: nn.Module, dropout: float) -> None:
         modules = [

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from . import peers, verify
+from . import models, peers, verify
 from .memory import bytes_kept_for_backward
 from .peers import COMPILE, EAGER, FASTOPS, FASTOPS_COMPILE, ZENTORCH, UnavailableError
 from .results import FAILED, UNAVAILABLE, Row
@@ -114,11 +114,12 @@ def _count(mode: str) -> int | None:
 
 def _results(contender: Contender, workload: Workload, mode: str, tensors: Tensors) -> list[Tensor]:
     if mode == INFERENCE:
-        return [contender.call(tensors.input)]
+        return [workload.inference(contender, tensors)()]
     return workload.results(contender, tensors)
 
 
 def _bytes_kept(contender: Contender, workload: Network, tensors: Tensors) -> int:
+    models.set_dropout(contender.call, on=True)
     input = tensors.input.detach().requires_grad_(workload.input_gradient)
     return bytes_kept_for_backward(lambda: contender.call(input), [input, *contender.parameters])
 

@@ -82,7 +82,7 @@ class Workload(ABC):
     def results(self, contender: Contender, tensors: Tensors) -> list[Tensor]:
         """The output, and the gradients that a training step computes."""
 
-    def inference(self, contender: Contender, tensors: Tensors) -> Callable[[], object]:
+    def inference(self, contender: Contender, tensors: Tensors) -> Callable[[], Tensor]:
         """A function that computes the output; to be called where no gradients are recorded."""
         call, input = contender.call, tensors.input
         return lambda: call(input)
@@ -134,7 +134,7 @@ class Network(Workload):
     def distinct(self, tensors: Tensors) -> Tensors:
         return tensors
 
-    def inference(self, contender: Contender, tensors: Tensors) -> Callable[[], object]:
+    def inference(self, contender: Contender, tensors: Tensors) -> Callable[[], Tensor]:
         models.set_dropout(contender.call, on=False)
         return super().inference(contender, tensors)
 
