@@ -132,18 +132,23 @@ class Arguments(Block):
         return self.down(self.act(self.up(x)))
 
 
+@pytest.mark.parametrize("form", [Residual, Extra, Unused, Arguments])
+def test_more_than_layers(form: type[Block], device: Any) -> None:
+    """What else a forward does, it does as before, also where nobody needs it."""
+    block, reference, report = converted(lambda: form().requires_grad_(False), device)
+    assert report.replaced[0].ops == "mlp(up, act, down)"
+    assert_same(block, reference, device)
+    assert ops_of(block, batch(device)) == ["mlp"]
+
+
 @pytest.mark.parametrize(
     ("form", "reason"),
     [
-        (Residual, "its forward has `x + self.down(self.act(self.up(x)))`"),
         (Branch, "its forward has `if x.dim() > 1:`"),
-        (Extra, "its forward has `self.function(x)`"),
-        (Unused, "its forward has `return self.down(self.act(self.up(x)))`"),
         (Twice, "its forward has `return self.down(self.act(hidden) * hidden)`"),
         (OneHalf, "its forward has `return self.down(self.act(a))`"),
         (OtherDimension, "its forward has `self.both(x).chunk(2, dim=0)`"),
         (Missing, "its forward needs what it does not have: 'Missing' object has no attribute 'missing'"),
-        (Arguments, "its forward takes more than one tensor"),
     ],
 )
 def test_other_forms_are_left(form: type[Block], reason: str, device: Any) -> None:

@@ -14,16 +14,9 @@ from torch.nn.utils.parametrize import is_parametrized
 from .._eager import is_linear_unchanged, is_plain_tensor, is_untouched
 from .._resolve import find
 from .formula import Formula, Gate, PackedGate, Step, Unreadable
-from .fused import (
-    FusedModule,
-    does_nothing,
-    fuse,
-    is_conv1d_class,
-    is_linear,
-    layers_of,
-    next_segment,
-    steps_of,
-)
+from .fused import FusedModule, fuse, layers_of, segments_of, steps_of
+from .ops import does_nothing, is_conv1d_class, is_linear, next_segment
+from .segments import Segments
 from .source import read
 
 
@@ -89,7 +82,9 @@ def convert(model: nn.Module) -> Conversion:
     their class changes, to a subclass with another ``forward``. A block is converted where all that its ``forward``
     does is calling layers one after another, or the two branches of a gated unit, and ``torch.nn.Linear`` and an
     activation that fastops has follow each other: ``torch.nn.Sequential``, and what timm, transformers and others have
-    for multi-layer perceptrons and gated feed-forward blocks. Each call looks at the layers as they are then, and
+    for multi-layer perceptrons and gated feed-forward blocks. Of a ``forward`` that does more, and of the methods that
+    it names, calls of two or more linear layers one after another are computed together, as in
+    ``torch.nn.TransformerEncoderLayer``. Each call looks at the layers as they are then, and
     at the functions that ``forward`` names: a layer that has hooks, that was replaced (by an adapter, say), or a
     dropout that is on, is called as before. Trouble with one module leaves that module as it is.
 
@@ -146,7 +141,7 @@ def _is_compiled(module: nn.Module) -> bool:
     )
 
 
-def _plan(module: nn.Module) -> tuple[list[str], Formula | None]:
+def _plan(module: nn.Module) -> tuple[list[str], Formula | Segments | None]:
     """The fused ops that a module would be computed with, and its formula; none where there is nothing to consider.
 
     Raises:
@@ -161,6 +156,9 @@ def _plan(module: nn.Module) -> tuple[list[str], Formula | None]:
     try:
         formula = read(module)
     except Unreadable:
+        segments, ops = segments_of(module)
+        if segments is not None:
+            return ops, segments
         if not any(_is_activation(value) for value in [*inner, *module.__dict__.values()]):
             return nothing
         raise

@@ -12,42 +12,28 @@ import copyreg
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.compiler import is_compiling
 
-from .. import _C, functional
-from .._eager import is_norm_class, is_plain_eager, is_plain_linear, is_plain_tensor, is_untouched, plain_norm
-from .._network import as_steps
-from .._resolve import find
+from .. import _C
+from .._eager import is_plain_tensor
 from .formula import Formula, Gate, PackedGate, Step, Unreadable
 from .lookup import lookup
+from .ops import REFUSALS, Segment, act_mul, activation_of, does_nothing, is_linear, next_segment
 from .reader import Length
+from .segments import Choice, Method, Segments, bind, find_segments, rewritten
 from .source import read_class
-
-IDENTITY: tuple[str, list[float]] = ("identity", [])
-# What the ops raise for arguments that they refuse. PyTorch takes some of them, such as a bias of one element, and has
-# its own errors for others.
-REFUSALS = (ValueError, TypeError)
-DROPOUT = nn.functional.dropout  # others may put something else in its place
-
-
-class Segment(NamedTuple):
-    """An op on a tensor and ``arguments``, for the layers up to the one at ``end``."""
-
-    op: Callable[..., Tensor]
-    arguments: tuple[Any, ...]
-    end: int
 
 
 class FusedModule:
     """Mixed into the class of a converted module: all of it remains, but for its ``forward``."""
 
     _fastops_original: Any
-    _fastops_formula: Formula | None
-    _fastops_forward: Callable[..., Any]  # the original's, when it was read
+    _fastops_formula: Formula | Segments | None
+    _fastops_methods: list[Any]  # the original's, when they were read
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         # A class that this package makes is nobody else's concern: of registries, or of checks of its name.
@@ -68,21 +54,39 @@ class FusedModule:
         return (make, arguments, *state)
 
 
-def fuse(module: nn.Module, formula: Formula | None) -> None:
-    """Lets a module compute its formula with fused ops."""
+def fuse(module: nn.Module, formula: Formula | Segments | None) -> None:
+    """Lets a module compute its formula, or segments of its methods, with fused ops."""
     # Past a __setattr__ of the module's own.
     object.__setattr__(module, "__class__", _fused_class(type(module), formula))
 
 
-def _fused_class(original: Any, formula: Formula | None) -> type[nn.Module]:
-    original_forward = original.forward
+def _fused_class(original: Any, formula: Formula | Segments | None) -> type[nn.Module]:
+    names = [method.name for method in formula.methods] if isinstance(formula, Segments) else ["forward"]
+    methods = [inspect.getattr_static(original, name, None) for name in names]
     for kind in type.__subclasses__(original):  # it may exist already
         known = kind.__dict__
-        if known.get("_fastops_forward") is original_forward and known.get("_fastops_formula", ()) == formula:
+        if known.get("_fastops_methods") == methods and known.get("_fastops_formula", ()) == formula:
             return kind
     metaclass = type(original)
     if metaclass.__init__ is not type.__init__ or metaclass.__new__ not in (type.__new__, abc.ABCMeta.__new__):
         raise Unreadable(f"its class has a metaclass of its own, {metaclass.__qualname__}")
+    body = {
+        "__doc__": original.__doc__,
+        "_fastops_formula": formula,
+        "_fastops_methods": methods,
+        "_fastops_original": original,
+    }
+    if isinstance(formula, Segments):
+        body |= {method.name: _with_segments(original, method) for method in formula.methods}
+    else:
+        body["forward"] = _with_formula(original, formula)
+    make = abc.ABCMeta.__new__ if issubclass(metaclass, abc.ABCMeta) else type.__new__  # past its __call__
+    return make(metaclass, f"Fused{original.__name__}", (FusedModule, original), body)
+
+
+def _with_formula(original: Any, formula: Formula | None) -> Callable[..., Any]:
+    """A forward that computes the formula, as long as that is the one of the original's."""
+    original_forward = original.forward
     code = original_forward.__code__
     layers = lookup(formula, original_forward) if formula else _sequential_layers
 
@@ -96,21 +100,29 @@ def _fused_class(original: Any, formula: Formula | None) -> type[nn.Module]:
                 return _run(current, args[0])
         return original.forward(self, *args, **kwargs)
 
-    body = {
-        "__doc__": original.__doc__,
-        "_fastops_formula": formula,
-        "_fastops_forward": original_forward,
-        "_fastops_original": original,
-        "forward": forward,
-    }
-    make = abc.ABCMeta.__new__ if issubclass(metaclass, abc.ABCMeta) else type.__new__  # past its __call__
-    return make(metaclass, f"Fused{original.__name__}", (FusedModule, original), body)
+    return forward
 
 
-def _new(original: Any, formula: Formula | None, arguments: Any, keywords: Any) -> nn.Module:
+def _with_segments(original: Any, method: Method) -> Callable[..., Any]:
+    """A method whose segments are computed with fused ops, as long as it is the one of the original."""
+    as_read = getattr(original, method.name)
+    code, fused = as_read.__code__, rewritten(original, method, {"_fastops_run": _run, "_fastops_bind": bind})
+
+    @functools.wraps(as_read)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        now = getattr(original, method.name)
+        return (fused if now is as_read and now.__code__ is code else now)(self, *args, **kwargs)
+
+    return call
+
+
+def _new(original: Any, formula: Formula | Segments | None, arguments: Any, keywords: Any) -> nn.Module:
     """A converted module without state: for copies, and for pickles, where the class may compute something else now."""
     module: nn.Module = original.__new__(original, *arguments, **keywords)
     with contextlib.suppress(Exception):
+        if isinstance(formula, Segments):
+            fuse(module, formula)  # refused where the methods are others
+            return module
         known: dict[str, Any] = {}
         if formula is not None:
             known = dict.fromkeys(formula.present, object()) | dict(formula.attributes)
@@ -118,6 +130,35 @@ def _new(original: Any, formula: Formula | None, arguments: Any, keywords: Any) 
         if read_class(original, known.get) == formula:
             fuse(module, formula)
     return module
+
+
+def segments_of(module: nn.Module) -> tuple[Segments | None, list[str]]:
+    """The segments of the module's methods with two or more linear layers in one op, and the ops."""
+    ops: list[str] = []
+    names = {id(child): name for name, child in module.named_modules()}
+    if "forward" in module.__dict__:
+        return None, ops
+
+    def choose(layers: list[Any]) -> Choice:
+        kept = [i for i, layer in enumerate(layers) if not does_nothing(layer, training=False)]
+        effective = [layers[i] for i in kept]
+        position, found = 0, []
+        while position < len(effective):
+            segment = next_segment(effective, position)
+            end = segment.end if segment else position + 1
+            if segment and sum(map(is_linear, effective[position:end])) > 1:
+                called = [names.get(id(layer)) or _function_name(layer) for layer in effective[position:end]]
+                ops.append(f"{segment.op.__name__}({', '.join(called)})")
+                found.append((kept[position], kept[end - 1] + 1))
+            position = end
+        return (found[0][0], found[-1][1]) if found else None
+
+    return find_segments(module, choose), ops
+
+
+def _function_name(function: Any) -> str:
+    function = getattr(function, "func", function)
+    return getattr(function, "__name__", type(function).__name__)
 
 
 def steps_of(module: nn.Module, formula: Formula | None) -> Sequence[Step]:
@@ -223,154 +264,3 @@ def _call(layer: Any, input: Any) -> Any:
         first, second = input.chunk(2, dim=-1)
         return first * layer.activation(second) if layer.gate_last else layer.activation(first) * second
     return layer(input)
-
-
-def next_segment(layers: list[Any], start: int) -> Segment | None:
-    """As many layers as one op computes, from the one at ``start``; None where that one is to be called."""
-    layer = layers[start]
-    if isinstance(layer, Gate):
-        return _gate(layers, start)
-    if isinstance(layer, PackedGate):
-        activation = None if _is_inplace(layer.activation) else activation_of(layer.activation)
-        return activation and Segment(functional.gated_act, (*activation, layer.gate_last), start + 1)
-
-    with_norms = _with_norms(layers, start)
-    if with_norms is not None:
-        return with_norms
-    linears: list[Any] = []
-    activations: list[tuple[str, list[float]]] = []
-    end = start
-    # The hidden layers of an mlp have one activation; the last layer may have another or none.
-    while end < len(layers) and (not activations or activations[-1] == activations[0] != IDENTITY):
-        if not is_linear(layers[end]):
-            break
-        activation = activation_of(layers[end + 1]) if end + 1 < len(layers) else None
-        if activation and end + 2 < len(layers) and _is_inplace(layers[end + 2]):
-            activation = None  # the op may keep its result for the backward pass where PyTorch keeps the input
-        linears.append(layers[end])
-        activations.append(activation or IDENTITY)
-        end += 1 if activation is None else 2
-    if not activations or activations[0] == IDENTITY:
-        return None
-    if len(activations) == 1:
-        return Segment(linear_act, (linears[0], *activations[0]), end)
-    return Segment(mlp, (linears, activations[0], activations[-1]), end)
-
-
-def _with_norms(layers: list[Any], start: int) -> Segment | None:
-    """Linear layers, norms and activations from the one at ``start``, where all of these are there."""
-    end, has_linear, has_norm, has_activation = start, False, False, False
-    while end < len(layers):
-        layer = layers[end]
-        is_norm = plain_norm(layer, getattr(layer.weight, "dtype", None)) if is_norm_class(layer) else None
-        if is_norm:
-            has_norm = True
-        elif is_plain_linear(layer):
-            has_linear = True
-        elif end == start or not isinstance(layer, nn.Module) or activation_of(layer) is None:
-            break
-        else:
-            has_activation = True
-        end += 1
-    return Segment(sequential, (layers[start:end],), end) if has_linear and has_norm and has_activation else None
-
-
-def _gate(layers: list[Any], start: int) -> Segment | None:
-    gate, gate_activation, up, _ = layers[start]
-    activation = activation_of(gate_activation)
-    if activation is None or (_is_inplace(gate_activation) and not is_linear(gate)):
-        return None
-    projections = [gate, up, *layers[start + 1 : start + 2]]
-    if len(projections) < 3 or not all(map(is_linear, projections)):
-        return Segment(act_mul, (layers[start], *activation), start + 1)
-    return Segment(gated_mlp, (*projections, *activation), start + 2)
-
-
-# The ops of layers, by the quickest way to them.
-
-
-def linear_act(input: Tensor, linear: Any, activation: str, params: list[float]) -> Tensor:
-    weight, bias = _parameters(linear)
-    op = _C.linear_act if is_plain_eager(input) else functional.linear_act
-    return op(input, weight, bias, activation, params)
-
-
-def mlp(input: Tensor, linears: list[Any], hidden: tuple[str, list[float]], last: tuple[str, list[float]]) -> Tensor:
-    (activation, params), (output_activation, output_params) = hidden, last
-    if is_plain_eager(input) and not torch.jit.is_tracing():
-        layers = dict(enumerate(linears))
-        output = _C.mlp_of_linears(input, layers, activation, output_activation, params, output_params, False)
-        if output is not None:
-            return output
-    weights, biases = zip(*map(_parameters, linears), strict=True)
-    return functional.mlp(input, list(weights), list(biases), activation, output_activation, params, output_params)
-
-
-def sequential(input: Tensor, layers: list[Any]) -> Tensor:
-    steps = None if torch.jit.is_tracing() else as_steps(layers, input)
-    if steps is None:
-        raise ValueError("the layers are to be called one by one")  # as what the op refuses
-    return steps(input)
-
-
-def gated_mlp(input: Tensor, gate: Any, up: Any, down: Any, activation: str, params: list[float]) -> Tensor:
-    if is_plain_eager(input):
-        output = _C.gated_mlp_of_linears(input, gate, up, down, activation, params, False)
-        if output is not None:
-            return output
-    (gate_weight, gate_bias), (up_weight, up_bias), (down_weight, down_bias) = map(_parameters, (gate, up, down))
-    weights, biases = (gate_weight, up_weight, down_weight), (gate_bias, up_bias, down_bias)
-    return functional.gated_mlp(input, *weights, *biases, activation, params)
-
-
-def act_mul(input: Tensor, layers: Gate, activation: str, params: list[float]) -> Any:
-    other: Any = layers.up(input) if layers.before_up == 0 else None
-    gate = layers.gate(input)
-    if layers.before_up == 2 and not is_plain_tensor(gate):  # which may want to see the activation first
-        return layers.activation(gate) * layers.up(input)
-    other = layers.up(input) if layers.before_up > 0 else other
-    with contextlib.suppress(*REFUSALS):
-        if is_plain_tensor(gate) and is_plain_tensor(other):
-            return functional.act_mul(gate, other, activation, params)
-    return layers.activation(gate) * other
-
-
-def is_linear(layer: Any) -> bool:
-    """Whether calling the layer does nothing but multiply with a weight that the ops take, and add a bias."""
-    if is_conv1d_class(type(layer)):
-        own_forward = type(layer).forward.__globals__["__name__"] == "transformers.pytorch_utils"
-        return own_forward and is_untouched(layer) and all(map(is_plain_tensor, layer._parameters.values()))
-    return is_plain_linear(layer)
-
-
-def _parameters(layer: Any) -> tuple[Tensor, Tensor | None]:
-    """Weight, as that of a ``torch.nn.Linear``, and bias."""
-    return (layer.weight.t() if is_conv1d_class(type(layer)) else layer.weight), layer.bias
-
-
-def is_conv1d_class(kind: Any) -> bool:
-    """Whether it is the class of transformers that is a Linear with its weight transposed."""
-    return kind is not nn.Linear and (kind.__module__, kind.__qualname__) == ("transformers.pytorch_utils", "Conv1D")
-
-
-def activation_of(layer: Any) -> tuple[str, list[float]] | None:
-    """Name and parameters of an activation that fastops has, where calling the layer does no more."""
-    if isinstance(layer, nn.Module) and not is_untouched(layer):
-        return None
-    return find(layer)
-
-
-def _is_inplace(layer: Any) -> bool:
-    if isinstance(layer, functools.partial):
-        return bool(layer.keywords.get("inplace"))
-    return isinstance(layer, nn.Module) and bool(layer.__dict__.get("inplace"))
-
-
-def does_nothing(layer: Any, training: bool = True) -> bool:
-    """Whether it gives what it gets: an identity, or a dropout that is off, as all are without ``training``."""
-    kind = type(layer)
-    if kind is nn.Dropout:
-        return not (training and layer.training and layer.p) and is_untouched(layer)
-    if kind is functools.partial and layer.func is DROPOUT and not layer.args:
-        return not (training and layer.keywords.get("training", True) and layer.keywords.get("p", 0.5))
-    return kind is nn.Identity and is_untouched(layer)

@@ -9,7 +9,7 @@ import functools
 import inspect
 import textwrap
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch import nn
@@ -37,11 +37,27 @@ def read_class(kind: Any, value_of: Callable[[str], Any]) -> Formula | None:
     if not isinstance(forward, types.FunctionType):
         raise Unreadable("its forward is not a Python function")
     code = forward.__code__
-    definition = _definition(code, code.co_filename, forward.__qualname__.split(".")[-2:][0])
+    definition = _definition_of(forward)
     formula = Reader(code, value_of).read(definition)
     if not _is_source_of(definition, code):
         raise Unreadable("its forward is not what its source says")
     return formula
+
+
+def definition_of(method: types.FunctionType) -> ast.FunctionDef:
+    """The definition of a method, for others to read only.
+
+    Raises:
+        Unreadable: its source is not available, or not what was compiled.
+    """
+    definition = _definition_of(method)
+    if not _is_source_of(definition, method.__code__):
+        raise Unreadable(f"its {method.__name__} is not what its source says")
+    return definition
+
+
+def _definition_of(method: types.FunctionType) -> ast.FunctionDef:
+    return _definition(method.__code__, method.__code__.co_filename, method.__qualname__.split(".")[-2:][0])
 
 
 def stored(module: nn.Module, name: str) -> Any:
@@ -88,13 +104,18 @@ def _definition(code: types.CodeType, filename: str, owner: str) -> ast.Function
 
 def _is_source_of(definition: ast.FunctionDef, code: types.CodeType) -> bool:
     """Whether a definition is the one that was compiled: the file may have changed, or a tool rewritten the code."""
-    module = ast.parse(f"def outer({', '.join(code.co_freevars)}): pass")
+    return any(_instructions(found) == _instructions(code) for found in codes_of(definition, code, code.co_freevars))
+
+
+def codes_of(definition: ast.FunctionDef, code: types.CodeType, around: Iterable[str]) -> list[types.CodeType]:
+    """What a definition in place of that of ``code`` compiles to, within a function with the variables ``around``."""
+    module = ast.parse(f"def outer({', '.join(around)}): pass")
     outer: Any = module.body[0]
     outer.body = [definition]
     future = code.co_flags & __future__.annotations.compiler_flag
     compiled = compile(ast.fix_missing_locations(module), code.co_filename, "exec", future, dont_inherit=True)
     [outer_code] = _codes_within(compiled)
-    return any(_instructions(found) == _instructions(code) for found in _codes_within(outer_code))
+    return _codes_within(outer_code)
 
 
 def _codes_within(code: types.CodeType) -> list[types.CodeType]:

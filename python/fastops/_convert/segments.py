@@ -1,0 +1,340 @@
+"""Layers one after another within a method that does more: the feed-forward half of a transformer's block, for one.
+
+The methods of a module are written anew: where they call layers that one op computes, all of these are given to
+``run`` at once. Everything else, conditions, residual connections, other arguments, stays the line of code that it was.
+"""
+
+from __future__ import annotations
+
+import ast
+import collections
+import copy
+import functools
+import inspect
+import itertools
+import types
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from .formula import Unreadable
+from .source import codes_of, definition_of, stored
+
+Choice = tuple[int, int] | None  # which of the calls of a chain are given to ``run``: from, to
+
+
+class Method(NamedTuple):
+    """A method that is written anew."""
+
+    name: str
+    source: str  # of the method as it was
+    choices: tuple[Choice, ...]  # of each chain of calls, in the order of the source
+
+
+class Segments(NamedTuple):
+    """The methods of a module in which layers are computed together."""
+
+    methods: tuple[Method, ...]
+
+
+class Chain(NamedTuple):
+    """Calls within calls: ``f(g(x))``."""
+
+    steps: list[ast.expr]  # what is called, the first one first
+    input: ast.expr
+
+
+# What stands for the calls of a chain.
+Choose = Callable[[list[ast.expr]], Choice]
+
+
+def methods_of(module: nn.Module) -> Iterator[tuple[str, types.FunctionType]]:
+    """``forward``, and the methods that it names, and those that they name, where they are plain functions."""
+    kind = type(module)
+    names = {"forward": None}
+    waiting = ["forward"]
+    while waiting:
+        name = waiting.pop()
+        method = inspect.getattr_static(kind, name, None)
+        is_own = name not in module.__dict__ and method is not vars(nn.Module).get(name)
+        if not isinstance(method, types.FunctionType) or not is_own:
+            continue
+        if not method.__code__.co_flags & _SUSPENDS:
+            yield name, method
+        for other in method.__code__.co_names:
+            if other not in names:
+                names[other] = None
+                waiting.append(other)
+
+
+_SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+def find_segments(module: nn.Module, choose: Callable[[list[Any]], Choice]) -> Segments | None:
+    """The segments of a module's methods that ``choose`` chooses from what is called one after another.
+
+    It is asked with what the steps are now.
+    """
+    found = []
+    linears = {name for name, child in module._modules.items() if child is not None}
+    for name, method in methods_of(module):
+        if linears.isdisjoint(method.__code__.co_names):
+            continue
+        try:
+            definition = definition_of(method)
+        except Unreadable:
+            continue
+        resolver = _Resolver(module, method)
+        rewriter = _Rewriter(definition, method.__code__, functools.partial(_chosen, resolver, choose))
+        rewriter.rewritten()
+        if any(rewriter.choices):
+            found.append(Method(name, ast.unparse(definition), tuple(rewriter.choices)))
+    return Segments(tuple(found)) if found else None
+
+
+def rewritten(kind: Any, method: Method, made: dict[str, Any]) -> types.FunctionType:
+    """The method of a class, with what ``made`` has in the place of the names that the rewriter makes.
+
+    Raises:
+        Unreadable: the method is another one.
+    """
+    function = inspect.getattr_static(kind, method.name, None)
+    if not isinstance(function, types.FunctionType):
+        raise Unreadable(f"its {method.name} is not a Python function")
+    definition = definition_of(function)
+    if ast.unparse(definition) != method.source:
+        raise Unreadable(f"its {method.name} is another one")
+    choices = iter(method.choices)
+    code = function.__code__
+    changed = _Rewriter(definition, code, lambda steps: next(choices)).rewritten()
+    ast.increment_lineno(changed, code.co_firstlineno - 1)
+    [new] = codes_of(changed, code, [*code.co_freevars, *made])
+    cells = {name: types.CellType(value) for name, value in made.items()}
+    cells |= zip(code.co_freevars, function.__closure__ or (), strict=True)
+    closure = tuple(cells[name] for name in new.co_freevars)
+    result = types.FunctionType(new, function.__globals__, function.__name__, function.__defaults__, closure)
+    result.__kwdefaults__ = function.__kwdefaults__
+    return result
+
+
+def bind(function: Any, *values: Any, **keywords: Any) -> Any:
+    """A function with all its arguments but the first, as keywords where their names are known."""
+    if values:
+        names = _parameters(function) if isinstance(function, types.FunctionType) else ()
+        if len(values) > len(names):
+            return functools.partial(_call_with, function, values, keywords)
+        keywords = dict(zip(names, values, strict=False)) | keywords
+    return functools.partial(function, **keywords)
+
+
+def _call_with(function: Any, values: tuple[Any, ...], keywords: dict[str, Any], input: Any) -> Any:
+    return function(input, *values, **keywords)
+
+
+def _parameters(function: types.FunctionType) -> tuple[str, ...]:
+    """The names of the arguments after the first, of a function of torch.nn.functional."""
+    code = function.__code__
+    return code.co_varnames[1 : code.co_argcount] if function.__module__ == "torch.nn.functional" else ()
+
+
+def _chosen(resolver: _Resolver, choose: Callable[[list[Any]], Choice], steps: list[ast.expr]) -> Choice:
+    """The choice among steps that are known; the others are called where they stand."""
+    start = 0
+    for known, group in itertools.groupby(map(resolver.step, steps), lambda value: value is not _UNKNOWN):
+        values = list(group)
+        if known and (choice := choose(values)):
+            return start + choice[0], start + choice[1]
+        start += len(values)
+    return None
+
+
+class _Rewriter(ast.NodeTransformer):
+    """Gives what is chosen of the chains of a definition to ``run``."""
+
+    def __init__(self, definition: ast.FunctionDef, code: types.CodeType, choose: Choose) -> None:
+        self.definition = copy.deepcopy(definition)
+        self.shared = {*code.co_cellvars, *code.co_freevars}
+        self.loads = collections.Counter(
+            node.id for node in ast.walk(definition) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+        )
+        self.choose = choose
+        self.choices: list[Choice] = []
+
+    def rewritten(self) -> ast.FunctionDef:
+        arguments = self.definition.args
+        for argument in ast.walk(arguments):
+            if isinstance(argument, ast.arg):
+                argument.annotation = None
+        # The values are those of the function that was found.
+        arguments.defaults = [ast.Constant(None) for _ in arguments.defaults]
+        arguments.kw_defaults = [value and ast.Constant(None) for value in arguments.kw_defaults]
+        self.definition.returns = None
+        self.definition.body = self.statements(self.definition.body)
+        return ast.fix_missing_locations(self.definition)
+
+    def statements(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        result, position = [], 0
+        while position < len(body):
+            folded, end = self.fold(body, position)
+            value = self.chain(folded.value) if end > position + 1 else None
+            if value is not None:
+                folded.value = value
+                result.append(folded)
+                position = end
+                continue
+            result.append(self.statement(body[position]))
+            position += 1
+        return result
+
+    def statement(self, node: ast.stmt) -> ast.stmt:
+        if isinstance(node, (ast.If, ast.While, ast.For)):
+            head = "iter" if isinstance(node, ast.For) else "test"
+            setattr(node, head, self.visit(getattr(node, head)))
+            node.body, node.orelse = self.statements(node.body), self.statements(node.orelse)
+            return node
+        changed: ast.stmt = self.visit(node)
+        return changed
+
+    def fold(self, body: list[ast.stmt], start: int) -> tuple[Any, int]:
+        """The statements ``x = f(x)``, ``x = g(x)`` from the one at ``start`` as ``x = g(f(x))``, and their end."""
+        folded: Any = copy.deepcopy(body[start])
+        end = start + 1
+        while end < len(body):
+            name, following = self.assigned(folded), body[end]
+            if name is None or not isinstance(following, (ast.Assign, ast.Return)) or following.value is None:
+                break
+            steps, input = links(following.value)
+            is_next = bool(steps) and isinstance(input, ast.Name) and input.id == name
+            is_last_use = isinstance(following, ast.Return) or name == self.assigned(following) or self.loads[name] == 1
+            if not is_next or not is_last_use or (isinstance(following, ast.Assign) and not self.assigned(following)):
+                break
+            folded = _with_input(copy.deepcopy(following), folded.value)
+            end += 1
+        return folded, end
+
+    def assigned(self, node: ast.stmt) -> str | None:
+        """The variable that a statement gives the value of a chain."""
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if name not in self.shared and links(value).steps:
+                return name
+        return None
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        return self.chain(node) or self.generic_visit(node)  # type: ignore[return-value]
+
+    def chain(self, node: ast.expr) -> ast.expr | None:
+        steps, input = links(node)
+        choice = self.choose(steps) if steps else None
+        if steps:
+            self.choices.append(choice)
+        if choice is None:
+            return None
+        start, end = choice
+        layers = ast.Dict([ast.Constant(i) for i in range(end - start)], steps[start:end])
+        value: ast.expr = self.visit(input)
+        for step in steps[:start]:
+            value = ast.Call(step, [value], [])
+        value = ast.Call(ast.Name("_fastops_run", ast.Load()), [layers, value], [])
+        for step in steps[end:]:
+            value = ast.Call(step, [value], [])
+        return ast.copy_location(value, node)
+
+
+def _with_input(statement: Any, value: ast.expr) -> Any:
+    """A statement whose chain begins with ``value``."""
+    node = statement.value
+    while (inner := _link(node)) and _link(inner[1]):
+        node = inner[1]
+    node.args[0] = value
+    return statement
+
+
+def links(node: ast.expr) -> Chain:
+    """The calls within calls of an expression, with what the innermost one is called with."""
+    steps = []
+    while link := _link(node):
+        steps.append(link[0])
+        node = link[1]
+    return Chain(steps[::-1], node)
+
+
+def _link(node: ast.expr) -> tuple[ast.expr, ast.expr] | None:
+    """What is called, and the first argument; the other arguments are bound to what is called."""
+    match node:
+        case ast.Call(func=function, args=[ast.expr() as first, *others], keywords=keywords) if (
+            _is_path(function)
+            and not isinstance(first, ast.Starred)
+            and all(map(_is_simple, others))
+            and all(keyword.arg and _is_simple(keyword.value) for keyword in keywords)
+        ):
+            if not others and not keywords:
+                return function, first
+            return ast.Call(ast.Name("_fastops_bind", ast.Load()), [function, *others], keywords), first
+    return None
+
+
+def _is_path(node: ast.expr) -> bool:
+    match node:
+        case ast.Name():
+            return True
+        case ast.Attribute(value=value):
+            return _is_path(value)
+        case ast.Subscript(value=value, slice=index):
+            return _is_path(value) and _is_simple(index)
+    return False
+
+
+def _is_simple(node: ast.expr) -> bool:
+    if isinstance(node, ast.UnaryOp):
+        return _is_simple(node.operand)
+    return isinstance(node, ast.Constant) or _is_path(node)
+
+
+_UNKNOWN: Any = object()
+
+
+class _Resolver:
+    """What expressions of a method mean now, as far as nothing is run to know it."""
+
+    def __init__(self, module: nn.Module, method: types.FunctionType) -> None:
+        self.module = module
+        code = method.__code__
+        variables = inspect.getclosurevars(method)
+        self.names = {**variables.builtins, **method.__globals__, **variables.nonlocals}
+        for name in (*code.co_varnames, *code.co_cellvars):
+            self.names[name] = _UNKNOWN
+        if code.co_argcount:
+            self.names[code.co_varnames[0]] = module
+
+    def step(self, node: ast.expr) -> Any:
+        """What a step calls, or _UNKNOWN."""
+        try:
+            if isinstance(node, ast.Call):  # of bind
+                values = [self.value(value) for value in node.args]
+                keywords = {str(keyword.arg): self.value(keyword.value) for keyword in node.keywords}
+                return _UNKNOWN if values[0] is _UNKNOWN else bind(*values, **keywords)
+            return self.value(node)
+        except (Unreadable, LookupError, TypeError):
+            return _UNKNOWN
+
+    def value(self, node: ast.expr) -> Any:
+        match node:
+            case ast.Constant(value=value):
+                return value
+            case ast.UnaryOp():
+                return ast.literal_eval(node) if isinstance(node.operand, ast.Constant) else _UNKNOWN
+            case ast.Name(id=name):
+                return self.names.get(name, _UNKNOWN)
+            case ast.Attribute(value=owner, attr=name):
+                return self.attribute(self.value(owner), name)
+            case ast.Subscript(value=owner, slice=index):
+                modules, place = self.value(owner), self.value(index)
+                if type(modules) in (nn.ModuleList, nn.Sequential, nn.ModuleDict):
+                    return modules[place]
+        return _UNKNOWN
+
+    def attribute(self, owner: Any, name: str) -> Any:
+        if isinstance(owner, nn.Module):
+            return stored(owner, name)
+        return getattr(owner, name, _UNKNOWN) if isinstance(owner, types.ModuleType) else _UNKNOWN
