@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -73,6 +74,16 @@ class Positional(Layers):
         return factor * self.fc2(F.dropout(F.leaky_relu(self.fc1(x), 0.2), self.p, self.training))
 
 
+class OtherNames(Layers):
+    """As in MPT."""
+
+    def forward(self, x, residual=0.0):
+        x = self.act(self.fc1(x))
+        out = self.fc2(x)
+        out = F.dropout(out, p=self.p, training=self.training)
+        return out + residual
+
+
 class Derived(Residual):
     """What a method inherits, it calls as before."""
 
@@ -87,6 +98,19 @@ class UsedTwice(Layers):
         hidden = self.act(self.fc1(x))
         out = self.fc2(hidden)
         return out + hidden[..., :6]
+
+
+class NextRound(Layers):
+    """What the next round of a loop reads remains a variable."""
+
+    def forward(self, x):
+        kept = self.act(x)
+        for _ in range(2):
+            x = x + kept
+            kept = self.act(self.fc1(x))
+            out = self.fc2(kept)
+            kept = kept[..., :6]
+        return out
 
 
 class Closed(Layers):
@@ -106,6 +130,7 @@ FORMS: dict[type[Layers], list[str]] = {
     Method: ["mlp"],
     Positional: ["mlp"],
     Derived: ["mlp"],
+    OtherNames: ["mlp"],
 }
 each_form = pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
 
@@ -123,7 +148,7 @@ def test_segment(form: Any, training: bool, device: Any) -> None:
     assert type(module) is form
 
 
-@pytest.mark.parametrize("form", [UsedTwice, Closed])
+@pytest.mark.parametrize("form", [UsedTwice, NextRound, Closed])
 def test_variables(form: Any, device: Any) -> None:
     """Layers whose results are needed in between are not computed together."""
     module, reference, report = converted(form, device)
@@ -260,6 +285,42 @@ def test_encoder_with_mask(device: Any) -> None:
     mask = torch.arange(5, device=device) >= torch.tensor([[3], [5]], device=device)
     with torch.no_grad():
         close([layers(x, src_key_padding_mask=mask)], [reference(x, src_key_padding_mask=mask)])
+
+
+outer_calls: list[Any] = []
+
+
+class Wrapping(nn.Module):
+    """Wraps the forward of its subclasses, as transformers does for checkpointing."""
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        forward = cls.forward
+
+        @functools.wraps(forward)
+        def wrapper(self: Any, *args: Any, **keywords: Any) -> Any:
+            outer_calls.append(type(self).forward is wrapper)
+            return forward(self, *args, **keywords)
+
+        cls.forward = wrapper
+
+
+class Wrapped(Wrapping, Layers):
+    def forward(self, x, *, scale=1.0):
+        return x + scale * self.fc2(self.act(self.fc1(x)))
+
+
+def test_wrapped(device: Any) -> None:
+    """What wraps a forward does so after the conversion, and still is the forward of the class for itself."""
+    module, reference, report = converted(Wrapped, device)
+    outer_calls.clear()
+    assert report.replaced
+    assert ops_of(module, batch(device)) == ["mlp"]
+    assert outer_calls == [True]
+    assert_same(module, reference, device)
+    assert outer_calls == [True] * 3
+    for copied in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+        assert ops_of(copied, batch(device)) == ["mlp"]
 
 
 def test_compiled(device: Any) -> None:

@@ -11,6 +11,7 @@ import contextlib
 import copyreg
 import functools
 import inspect
+import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -105,14 +106,18 @@ def _with_formula(original: Any, formula: Formula | None) -> Callable[..., Any]:
 
 def _with_segments(original: Any, method: Method) -> Callable[..., Any]:
     """A method whose segments are computed with fused ops, as long as it is the one of the original."""
-    as_read = getattr(original, method.name)
-    code, fused = as_read.__code__, rewritten(original, method, {"_fastops_run": _run, "_fastops_bind": bind})
+    as_read, public = getattr(original, method.name), types.CellType()
+    made = {"_fastops_run": _run, "_fastops_bind": bind}
+    fused, functions = rewritten(original, method, made, public)
+    codes = [(function, function.__code__) for function in functions]
 
     @functools.wraps(as_read)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         now = getattr(original, method.name)
-        return (fused if now is as_read and now.__code__ is code else now)(self, *args, **kwargs)
+        unchanged = now is as_read and all([function.__code__ is code for function, code in codes])
+        return (fused if unchanged else now)(self, *args, **kwargs)
 
+    public.cell_contents = call
     return call
 
 

@@ -7,7 +7,6 @@ The methods of a module are written anew: where they call layers that one op com
 from __future__ import annotations
 
 import ast
-import collections
 import copy
 import functools
 import inspect
@@ -78,7 +77,8 @@ def find_segments(module: nn.Module, choose: Callable[[list[Any]], Choice]) -> S
     """
     found = []
     linears = {name for name, child in module._modules.items() if child is not None}
-    for name, method in methods_of(module):
+    for name, outermost in methods_of(module):
+        method = unwrapped(outermost)[-1]
         if linears.isdisjoint(method.__code__.co_names):
             continue
         try:
@@ -93,15 +93,39 @@ def find_segments(module: nn.Module, choose: Callable[[list[Any]], Choice]) -> S
     return Segments(tuple(found)) if found else None
 
 
-def rewritten(kind: Any, method: Method, made: dict[str, Any]) -> types.FunctionType:
+def unwrapped(method: types.FunctionType) -> list[types.FunctionType]:
+    """The method and what it wraps, as checkpointing in the layers of transformers does; the innermost one last."""
+    found = [method]
+    while isinstance(inner := getattr(found[-1], "__wrapped__", None), types.FunctionType):
+        if not any(_is_in(cell, inner) for cell in found[-1].__closure__ or ()):
+            break
+        found.append(inner)
+    return found
+
+
+def _is_in(cell: types.CellType, function: types.FunctionType) -> bool:
+    try:
+        return cell.cell_contents is function
+    except ValueError:  # it is empty
+        return False
+
+
+def rewritten(
+    kind: Any, method: Method, made: dict[str, Any], public: types.CellType
+) -> tuple[types.FunctionType, list[types.FunctionType]]:
     """The method of a class, with what ``made`` has in the place of the names that the rewriter makes.
+
+    What wraps the method wraps the new one, too; where it compares itself with the method that the class has, it finds
+    what is in ``public``. The second result is the functions that were read.
 
     Raises:
         Unreadable: the method is another one.
     """
-    function = inspect.getattr_static(kind, method.name, None)
-    if not isinstance(function, types.FunctionType):
+    outermost = inspect.getattr_static(kind, method.name, None)
+    if not isinstance(outermost, types.FunctionType):
         raise Unreadable(f"its {method.name} is not a Python function")
+    functions = unwrapped(outermost)
+    *wrappers, function = functions
     definition = definition_of(function)
     if ast.unparse(definition) != method.source:
         raise Unreadable(f"its {method.name} is another one")
@@ -112,8 +136,20 @@ def rewritten(kind: Any, method: Method, made: dict[str, Any]) -> types.Function
     [new] = codes_of(changed, code, [*code.co_freevars, *made])
     cells = {name: types.CellType(value) for name, value in made.items()}
     cells |= zip(code.co_freevars, function.__closure__ or (), strict=True)
-    closure = tuple(cells[name] for name in new.co_freevars)
-    result = types.FunctionType(new, function.__globals__, function.__name__, function.__defaults__, closure)
+    result = _with(function, new, tuple(cells[name] for name in new.co_freevars))
+    for wrapper in reversed(wrappers):
+        inner, wrapped = types.CellType(result), function
+        closure = tuple(
+            inner if _is_in(cell, wrapped) else public if _is_in(cell, outermost) else cell
+            for cell in wrapper.__closure__ or ()
+        )
+        result, function = _with(wrapper, wrapper.__code__, closure), wrapper
+    return result, functions
+
+
+def _with(function: types.FunctionType, code: types.CodeType, closure: Any) -> types.FunctionType:
+    """A function with another code and closure."""
+    result = types.FunctionType(code, function.__globals__, function.__name__, function.__defaults__, closure)
     result.__kwdefaults__ = function.__kwdefaults__
     return result
 
@@ -155,9 +191,12 @@ class _Rewriter(ast.NodeTransformer):
     def __init__(self, definition: ast.FunctionDef, code: types.CodeType, choose: Choose) -> None:
         self.definition = copy.deepcopy(definition)
         self.shared = {*code.co_cellvars, *code.co_freevars}
-        self.loads = collections.Counter(
-            node.id for node in ast.walk(definition) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-        )
+        self.has_loops = any(isinstance(node, (ast.For, ast.While)) for node in ast.walk(definition))
+        self.last_loads: dict[str, tuple[int, int]] = {}
+        for node in ast.walk(definition):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+                place = node.lineno, node.col_offset
+                self.last_loads[node.id] = max(place, self.last_loads.get(node.id, place))
         self.choose = choose
         self.choices: list[Choice] = []
 
@@ -206,12 +245,17 @@ class _Rewriter(ast.NodeTransformer):
                 break
             steps, input = links(following.value)
             is_next = bool(steps) and isinstance(input, ast.Name) and input.id == name
-            is_last_use = isinstance(following, ast.Return) or name == self.assigned(following) or self.loads[name] == 1
+            is_last_use = name == self.assigned(following) or self.is_last_use(name, following)
             if not is_next or not is_last_use or (isinstance(following, ast.Assign) and not self.assigned(following)):
                 break
             folded = _with_input(copy.deepcopy(following), folded.value)
             end += 1
         return folded, end
+
+    def is_last_use(self, name: str, statement: ast.Assign | ast.Return) -> bool:
+        """Whether nobody reads a variable after a statement."""
+        end = statement.end_lineno or 0, statement.end_col_offset or 0
+        return isinstance(statement, ast.Return) or (not self.has_loops and self.last_loads[name] < end)
 
     def assigned(self, node: ast.stmt) -> str | None:
         """The variable that a statement gives the value of a chain."""
