@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -73,5 +74,31 @@ def test_jet(wanted: tuple[bool, ...], device: Any) -> None:
             tensor.requires_grad_(needed)
         with FlopCounterMode(display=False) as counter:
             op(x, *more, [w, v], [b, c], "tanh").sum().backward()
+        counts.append(counter.get_total_flops())
+    assert counts[0] == counts[1] > 0
+
+
+@pytest.mark.parametrize(
+    "wanted", [(True,) * 7, (False, *[True] * 6), (True, *[False] * 6), (False,) * 3 + (True,) * 4]
+)
+@pytest.mark.feature("FLOPs", ops=["sequential", "sequential_forward", "sequential_backward"])
+def test_sequential(wanted: tuple[bool, ...], device: Any) -> None:
+    """It counts as its layers one by one, forward and backward."""
+    sizes = [(7, 6), (5, 6), (5,), (8, 5), (8, 5), (8,), (3, 8)]
+    leaves = [torch.ones(size, device=device, requires_grad=needed) for size, needed in zip(sizes, wanted, strict=True)]
+    x, weight, norm, gate, up, up_bias, last = leaves
+
+    def by_op() -> torch.Tensor:
+        parameters = [weight, None, norm, gate, None, up, up_bias, last, None]
+        return torch.ops.fastops.sequential(x, parameters, "linear rms_norm gated_linear silu linear", [1e-6])
+
+    def by_layers() -> torch.Tensor:
+        hidden = F.rms_norm(F.linear(x, weight), [5], norm, 1e-6)
+        return F.linear(F.silu(F.linear(hidden, gate)) * F.linear(hidden, up, up_bias), last)
+
+    counts = []
+    for call in (by_op, by_layers):
+        with FlopCounterMode(display=False) as counter:
+            call().sum().backward()
         counts.append(counter.get_total_flops())
     assert counts[0] == counts[1] > 0

@@ -89,7 +89,7 @@ def _gated_mlp_backward(
 
 @register_flop_formula([_ops.sequential, _ops.sequential_forward])
 def _sequential(input_shape: Shape, parameter_shapes: list[Shape], steps: str, *args: Any, **kwargs: Any) -> int:
-    return sum(_product(input_shape, parameter_shapes[place]) for place in linears(steps))
+    return sum(_product(input_shape, parameter_shapes[place]) for place, _ in linears(steps))
 
 
 @register_flop_formula(_ops.sequential_backward)
@@ -105,7 +105,7 @@ def _sequential_backward(
     """output_mask: input, parameters"""
     output_mask = args[-1]
     flops = 0
-    for place in linears(steps):
-        below = any(output_mask[: 1 + place])
+    for place, first in linears(steps):
+        below = any(output_mask[: 1 + first])
         flops += _product(input_shape, parameter_shapes[place]) * (below + output_mask[1 + place])
     return flops

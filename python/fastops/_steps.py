@@ -9,14 +9,12 @@ from torch import Tensor
 TENSORS = {"linear": 2, "gated_linear": 4, "layer_norm": 2, "rms_norm": 1, "scale": 1}
 
 
-def linears(steps: str) -> list[int]:
-    """The places of the weights of linear layers among the parameters."""
+def linears(steps: str) -> list[tuple[int, int]]:
+    """The places of the weights of linear layers among the parameters, and of the first parameter of their step."""
     places, place = [], 0
     for step in steps.split():
-        if step == "linear":
-            places.append(place)
-        elif step == "gated_linear":
-            places += [place, place + 2]
+        if step in ("linear", "gated_linear"):
+            places += [(weight, place) for weight in range(place, place + TENSORS[step], 2)]
         place += TENSORS.get(step, 0)
     return places
 
