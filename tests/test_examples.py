@@ -75,6 +75,13 @@ def test_vmc(tmp_path: Path) -> None:
     check_png(tmp_path / "vmc.png")
 
 
+def test_tabular(tmp_path: Path) -> None:
+    text = run_example("tabular.py", "--epochs", 1, "--dropout", 0.1, "--out", tmp_path)
+    for row in ("held-out accuracy", "final loss", "seconds per epoch", "KiB kept for backward"):
+        assert row in text
+    check_png(tmp_path / "tabular.png")
+
+
 # fastops's activation is not the one that PyTorch runs, as if its kernel were broken.
 BREAK = """
 import runpy, sys
@@ -87,6 +94,11 @@ def broken(sequential):
     {damage}
     return network
 fastops.nn.MLP.from_sequential = broken
+build = fastops.nn.ResidualMLP.__init__
+def init(self, *args, **kwargs):
+    build(self, *args, **kwargs)
+    self[1][2] = fastops.nn.LeakyReLU(0.1)
+fastops.nn.ResidualMLP.__init__ = init
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
@@ -95,6 +107,7 @@ DAMAGES = {
     "digits.py": ("network[1] = fastops.nn.Softshrink(1.001)", ["--epochs", 1, "--out"]),
     "regression.py": ("network[1] = fastops.nn.LeakyReLU(1e-3)", ["--steps", 1]),
     "vmc.py": ("network[1] = network[3] = fastops.nn.Sigmoid()", ["--steps", 1, "--walkers", 64, "--out"]),
+    "tabular.py": ("", ["--epochs", 1, "--out"]),
     "pinn.py": ("network[0].bias.data.add_(0.1)", ["--steps", 2, "--rounds", 0, "--points", 64, "--out"]),
 }
 
