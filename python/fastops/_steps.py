@@ -21,5 +21,4 @@ def linears(steps: str) -> list[tuple[int, int]]:
 
 def dropout_seed(input: Tensor) -> Tensor:
     """A number from the default generator of the input's device, which decides what dropout drops."""
-    largest = 0x7FFFFFFFFFFFFFFF
-    return torch.randint(-largest, largest, [], dtype=torch.int64, device=input.device)
+    return torch.randint(0x7FFFFFFFFFFFFFFF, [], dtype=torch.int64, device=input.device)

@@ -143,9 +143,8 @@ py::object network_of_modules(py::handle input, const py::dict& modules, bool re
   Tensor output;
   {
     py::gil_scoped_release no_gil;
-    constexpr int64_t largest = std::numeric_limits<int64_t>::max();
-    std::optional<Tensor> seed;
-    if (steps->drops) seed = at::randint(-largest, largest, {}, x.options().dtype(at::kLong));
+    std::optional<Tensor> seed;  // as dropout_seed of _steps.py
+    if (steps->drops) seed = at::randint(std::numeric_limits<int64_t>::max(), {}, x.options().dtype(at::kLong));
     output = call_op(Sequential{{x, steps->parameters, steps->names, steps->params, seed}});
   }
   return py::cast(std::move(output));
