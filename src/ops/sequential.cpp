@@ -128,6 +128,7 @@ class Checker {
   void check() {
     check_tensor(op, "input", network_.input);
     features_ = last_size(op, "input", network_.input);
+    if (network_.seed.defined()) check_seed();
     for (const Step& step : network_.steps) check_step(step);
     TORCH_CHECK_VALUE(kept_.empty(), "fastops.", op, ": ", kept_.size(), " residual steps have no add");
   }
@@ -154,7 +155,8 @@ class Checker {
     } else if (step.kind == Kind::dropout) {
       TORCH_CHECK_VALUE(step.number >= 0 && step.number <= 1, "fastops.", op, ": dropout must be from 0 to 1, but is ",
                         step.number);
-      check_seed();
+      TORCH_CHECK_VALUE(network_.seed.defined(), "fastops.", op,
+                        ": seed is None, but there is a dropout, which needs one");
     } else if (step.kind == Kind::residual) {
       kept_.push_back(features_);
     } else if (step.kind == Kind::add) {
@@ -204,7 +206,6 @@ class Checker {
 
   void check_seed() const {
     const Tensor& seed = network_.seed;
-    TORCH_CHECK_VALUE(seed.defined(), "fastops.", op, ": seed is None, but there is a dropout, which needs one");
     TORCH_CHECK_TYPE(seed.scalar_type() == at::kLong, "fastops.", op, ": seed must be int64, but is ",
                      seed.scalar_type());
     TORCH_CHECK_VALUE(seed.dim() == 0, "fastops.", op, ": seed must be a tensor without dimensions, but has ",
@@ -304,6 +305,8 @@ SequentialBackwardArguments SequentialBackward::checked() const {
   const std::vector<Segment> segments = network.segments();
   const auto check = [&](Argument argument, const Tensor& tensor, const c10::SymInt& features, at::ScalarType dtype) {
     check_tensor(name, argument, tensor);
+    TORCH_CHECK(tensor.device() == network.input.device(), "fastops.", name, ": ", argument, " is on ", tensor.device(),
+                ", but input is on ", network.input.device());
     TORCH_CHECK_TYPE(tensor.scalar_type() == dtype, "fastops.", name, ": ", argument, " is ", tensor.scalar_type(),
                      ", but must be ", dtype);
     auto sizes = network.input.sym_sizes().vec();

@@ -28,6 +28,13 @@ MANY_ROWS = [300, 2049, 5000]
 EMPTY_BUT_HUGE = [2**36, 2**40]
 PARAMETERS = [0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 20.0, 0.0, -0.5, -1.0]
 
+# Of sequential. (Dropout wants a tensor of integers, which no other op has.)
+STEPS = [
+    *ACTIVATIONS,
+    *("linear gelu", "layer_norm tanh linear", "rms_norm", "scale silu", "residual linear mish add", "residual add"),
+    *("gated_linear silu", "linear residual layer_norm sigmoid add"),
+]
+
 TRIES = 1500
 PATIENCE = 150  # tries with one argument
 START_OVER = 20
@@ -83,6 +90,7 @@ class Draw:
         simple: dict[str, Callable[[], Any]] = {
             "Tensor": self.tensor,
             "str": lambda: rng.choice(list(ACTIVATIONS)),
+            "steps": lambda: rng.choice(STEPS),
             "float": lambda: rng.choice(PARAMETERS),
             "int": lambda: rng.choice([0, 1, 2, 3]),
             "bool": lambda: rng.random() < 0.5,
@@ -103,6 +111,9 @@ def attempt(schema: Schema, rng: random.Random) -> Arguments | None:
     draw = Draw(rng)
     kinds = {argument.name: (str(argument.type), argument.N) for argument in schema.arguments}
     arguments = {name: draw.argument(*kind) for name, kind in kinds.items()}
+    if "steps" in kinds:
+        kinds["steps"] = ("steps", None)
+        arguments["steps"] = draw.argument("steps")
     for argument in schema.arguments:
         if argument.has_default_value() and rng.random() < 0.3:
             arguments[argument.name] = argument.default_value

@@ -35,12 +35,19 @@ def replaced(value: Any, old: Recipe, new: Any) -> Any:
     return [replaced(item, old, new) for item in value] if isinstance(value, list) else value
 
 
+# Where they are differentiated, what the forward pass has kept is computed again: the arguments that are drawn for it
+# are something else.
+COMPUTED_AGAIN = {"fastops::mlp_jet_backward", "fastops::sequential_backward"}
+
+
 def dress(arguments: Arguments, schema: Schema, rng: random.Random) -> Arguments:
     """The same call with tensors of every kind that is as good."""
     values = rng.choice(["small", "small", "normal", "special"])
     plain = rng.random() < 0.15
     # These two do not go together, nor does the latter with arguments that are written to.
     without = "of inference" if rng.random() < 0.5 and not written(schema) else "with gradient"
+    if schema.name in COMPUTED_AGAIN:
+        without = "with gradient"
     for name in list(arguments):
         for recipe in recipes({name: arguments[name]}):
             kinds = WRITABLE_KINDS if name in written(schema) else KINDS
