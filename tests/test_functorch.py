@@ -395,7 +395,6 @@ def test_training_on_second_derivatives(kind: str, device: Any) -> None:
 
 def test_linearize(device: Any) -> None:
     """torch.func.linearize, which traces the op, gives the directional derivative."""
-    mine, theirs = networks(device)
-    x = inputs(device, 4, 3)
+    (mine, theirs), x = networks(device), inputs(device, 4, 3)
     value, push = linearize(mine, x)
     close((value, push(x.cos())), jvp(theirs, (x,), (x.cos(),)))
