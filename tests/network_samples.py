@@ -175,14 +175,18 @@ def gated_mlp_samples() -> Iterator[Sample]:
             )
 
 
+# Of sequential: they take a seed, a tensor of integers.
+WITH_DROPOUT = {"block", "gated", "rows"}
+
+
 def sequential_samples() -> Iterator[Sample]:
     """Every kind of step; with and without the tensors that may be absent; one residual in another."""
     seed = -0x123456789ABCDEF
     cases: list[tuple[str, str, list[float], tuple[int, ...], Shape, list[Shape | None]]] = [
-        ("block", "residual layer_norm linear gelu dropout linear dropout scale add", [1e-5, 0.3, 0.2], (3,), (2, 2),
-         [(3,), (3,), (4, 3), (4,), (3, 4), None, (3,)]),
         ("norms", "linear rms_norm silu linear layer_norm tanh", [1e-6, 1e-5], (2,), (3,),
          [(4, 3), (4,), (4,), (2, 4), (2,), None, None]),
+        ("block", "residual layer_norm linear gelu dropout linear dropout scale add", [1e-5, 0.3, 0.2], (3,), (2, 2),
+         [(3,), (3,), (4, 3), (4,), (3, 4), None, (3,)]),
         ("nested", "residual mish residual linear sigmoid add rms_norm linear add", [1e-5], (3,), (),
          [(3, 3), None, None, (3, 3), (3,)]),
         ("gated", "residual rms_norm gated_linear silu dropout linear add", [1e-5, 0.2], (3,), (2,),

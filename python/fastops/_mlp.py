@@ -188,10 +188,14 @@ class MLP(Perceptron):
             check_tensor("nn.MLP", input)
             return torch.ops.fastops.mlp(input, *network.parameters, *network.functions, self.checkpoint)
         if self.checkpoint and not is_tracing:
-            output = torch.utils.checkpoint.checkpoint(call_modules, modules, input, use_reentrant=False)
-            return input + output if self.residual else output
+            return torch.utils.checkpoint.checkpoint(self._computed, modules, input, use_reentrant=False)
+        return self._computed(modules, input)
+
+    @torch.jit.unused
+    def _computed(self, modules: list[Any], input: Tensor) -> Tensor:
+        """By one op for all modules, where that can be, or by one for each layer."""
         steps = None
-        if not is_tracing and is_plain_tensor(input):
+        if not torch.jit.is_tracing() and is_plain_tensor(input):
             steps = as_steps(modules, input, self.residual)
         if steps is not None:
             return steps(input)

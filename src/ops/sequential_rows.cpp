@@ -23,8 +23,8 @@ using Kind = Step::Kind;
 constexpr int64_t low_word = 0xffffffff;
 
 Tensor low(const Tensor& number) { return number & low_word; }
-// Rounding down is what a shift does to negative numbers, too; torch.export's core ops have no shift.
-Tensor high(const Tensor& number) { return at::div(number, low_word + 1, "floor") & low_word; }
+// An exact division, also of negative numbers: torch.export's core ops have no shift, and ONNX does not round down.
+Tensor high(const Tensor& number) { return at::div(number - low(number), low_word + 1, "trunc") & low_word; }
 
 // The high and the low word of the product of two unsigned words, which int64 holds but for its sign.
 std::pair<Tensor, Tensor> words_of_product(const Tensor& a, int64_t b) {
