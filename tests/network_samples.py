@@ -175,10 +175,6 @@ def gated_mlp_samples() -> Iterator[Sample]:
             )
 
 
-# Of sequential: they take a seed, a tensor of integers.
-WITH_DROPOUT = {"block", "gated", "rows"}
-
-
 def sequential_samples() -> Iterator[Sample]:
     """Every kind of step; with and without the tensors that may be absent; one residual in another."""
     seed = -0x123456789ABCDEF
