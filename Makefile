@@ -41,7 +41,7 @@ fastops := $(stamps)/fastops$(if $(filter-out 0,$(WERROR)),-werror)
 sources := $(shell find CMakeLists.txt pyproject.toml cmake src tools python -type f -not -name '*.pyc')
 cxx_sources = $(shell find src examples tools -name '*.cpp' -o -name '*.h' -o -name '*.hpp' -o -name '*.hip')
 
-.PHONY: help build test fuzz strangers demo bench gpu gpu-check gpu-mutations sanitize format lint mypy sdist wheel wheel-matrix metal-check metal-symbols windows-check aarch64-check macos-check backend-check release-check clean
+.PHONY: help build test fuzz strangers demo bench docs explorer explorer-check gpu gpu-check gpu-mutations sanitize format lint mypy public-types sdist wheel wheel-matrix metal-check metal-symbols windows-check aarch64-check macos-check backend-check release-check clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1 /p' $(MAKEFILE_LIST) | while read -r name text; do printf '%-13s %s\n' "$$name" "$$text"; done
@@ -59,6 +59,18 @@ demo: build $(stamps)/demo ## Train a network on handwritten digits, with fastop
 
 bench: build $(stamps)/bench ## Time fastops beside its peers; results in bench/. A suite and options: make bench ARGS="digits --quick"
 	$(bin)/python -m fastops.bench --out bench $(ARGS)
+
+explorer: $(stamps)/explorer ## Build the benchmark explorer, of the CSV files in docs/benchmarks, into build/explorer/; of others: ARGS="--data bench/results.csv"
+	$(bin)/python tools/build_explorer.py $(ARGS)
+
+# Without torch and without what the other tests need.
+explorer-check: $(stamps)/explorer-check ## Try the benchmark explorer in headless Chromium, which has to be installed
+	$(bin)/python -m pytest --confcutdir=tests/explorer $(ARGS) tests/explorer
+
+# DOCS_REPOSITORY_URL: where links to files that are no pages lead; by default into this clone.
+docs: build $(stamps)/docs $(stamps)/explorer ## Build the pages of the documentation into build/docs; it runs the notebooks. Needs Python 3.11
+	$(bin)/python -m sphinx -W --keep-going -q -d build/docs-cache -b html $(ARGS) docs build/docs
+	test ! -d docs/benchmarks || $(bin)/python tools/build_explorer.py --out build/docs/explorer
 
 # In an environment of their own, with the torch of .venv and what `build` compiled.
 strangers: build ## Run small programs of other people's libraries (tests/strangers/README.md); needs Python 3.11
@@ -87,7 +99,7 @@ format: $(stamps)/lint ## Format all sources
 	$(bin)/ruff format .
 	$(bin)/clang-format -i $(cxx_sources)
 
-lint: mypy ## Check style, types, workflows, and where PyTorch's internals and extensions of C++ are used
+lint: mypy public-types ## Check style, types, workflows, and where PyTorch's internals and extensions of C++ are used
 	$(bin)/python tools/check_torch_internals.py
 	$(bin)/python tools/check_extensions.py
 	$(bin)/ruff check .
@@ -104,6 +116,17 @@ mypy: $(torch) $(stamps)/lint $(stamps)/bench $(stamps)/wheel $(stamps)/release
 	cp -r python/fastops build/lint/
 	$(bin)/python tools/generate_activations.py src/activations/table.h build/lint/fastops/_activations.py
 	$(bin)/mypy
+
+# What type checkers see of the public names, as of a package that is installed: all of it, or this fails.
+public-types: mypy
+	rm -rf build/public-types
+	$(bin)/python -m venv --without-pip build/public-types
+	packages() { "$$1" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])'; }; \
+	own=$$(packages build/public-types/bin/python); \
+	packages $(bin)/python > "$$own/others.pth"; \
+	cp -r build/lint/fastops "$$own"; \
+	cd build/public-types; \
+	PATH="$$PWD/bin:$$PATH" "$(CURDIR)/$(bin)/basedpyright" --verifytypes fastops --ignoreexternal
 
 # What is released has the time of the commit.
 sdist wheel release-check: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct)
@@ -175,7 +198,7 @@ $(torch): $(stamps)/python
 	touch $@
 
 # A dependency group of pyproject.toml.
-$(stamps)/build $(stamps)/lint $(stamps)/demo $(stamps)/bench $(stamps)/wheel $(stamps)/release: $(stamps)/python pyproject.toml
+$(stamps)/build $(stamps)/lint $(stamps)/demo $(stamps)/bench $(stamps)/docs $(stamps)/explorer $(stamps)/explorer-check $(stamps)/wheel $(stamps)/release: $(stamps)/python pyproject.toml
 	$(pip) --group $(notdir $@)
 	touch $@
 

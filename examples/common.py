@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from rich import box
@@ -19,10 +22,34 @@ import fastops
 
 FASTOPS, PYTORCH = "fastops", "PyTorch"
 
+Training = TypeVar("Training")  # what an example keeps of one side
+
 
 def twins(network: nn.Sequential) -> dict[str, nn.Module]:
     """Two copies of a network with the same weights: one run by fastops, one by PyTorch."""
     return {FASTOPS: fastops.nn.MLP.from_sequential(copy.deepcopy(network)), PYTORCH: copy.deepcopy(network)}
+
+
+def tanh_network(inputs: int, width: int, hidden_layers: int, seed: int) -> nn.Sequential:
+    """A tanh network with one output, with Glorot's weights and biases of zero."""
+    torch.manual_seed(seed)
+    sizes = [inputs, *[width] * hidden_layers]
+    hidden = [module for pair in pairwise(sizes) for module in (nn.Linear(*pair), nn.Tanh())]
+    network = nn.Sequential(*hidden, nn.Linear(width, 1))
+    for layer in network:
+        if isinstance(layer, nn.Linear):
+            nn.init.xavier_normal_(layer.weight)
+            nn.init.zeros_(layer.bias)
+    return network
+
+
+@contextlib.contextmanager
+def weights_of(source: nn.Module, network: nn.Module) -> Iterator[None]:
+    """The network has the weights of another one meanwhile."""
+    weights = {name: value.clone() for name, value in network.state_dict().items()}
+    network.load_state_dict(source.state_dict())
+    yield
+    network.load_state_dict(weights)
 
 
 def turns(round_number: int) -> tuple[str, str]:
@@ -36,6 +63,29 @@ def relative_difference(values: Sequence[Tensor], references: Sequence[Tensor]) 
     return float((value - reference).norm() / reference.norm())
 
 
+def check_beginning(
+    losses: Mapping[str, Sequence[float]], steps: int, tolerance_per_step: float, out: Console
+) -> list[str]:
+    """Compares the first losses of both sides; gives what is more than rounding explains."""
+    ours, references = (losses[side][:steps] for side in (FASTOPS, PYTORCH))
+    differences = [abs(a - b) / b for a, b in zip(ours, references, strict=True)]
+    out.print(
+        f"The losses of the first {len(differences)} steps differ by at most {max(differences):.1e} of themselves"
+    )
+    out.print(f"  (tolerance {tolerance_per_step:.1e} for each step so far: the rounding of float32 sums)")
+    return [
+        f"the losses of step {step} differ by {difference:.1e}, more than {step * tolerance_per_step:.1e}"
+        for step, difference in enumerate(differences, start=1)
+        if not difference <= step * tolerance_per_step  # so that a NaN fails
+    ][:1]
+
+
+def fail_if(failures: Sequence[str], example: str) -> None:
+    """Ends the program with what the sides do not agree in."""
+    if failures:
+        raise SystemExit(f"{example}: fastops and PyTorch do not agree: " + "; ".join(failures))
+
+
 @dataclass(frozen=True)
 class Row:
     """One quantity of both sides: a single value or many samples of it, and how to write one."""
@@ -43,6 +93,17 @@ class Row:
     label: str
     samples: dict[str, Sequence[float]]
     show: Callable[[float], str]
+
+    @classmethod
+    def of(
+        cls,
+        label: str,
+        trainings: Mapping[str, Training],
+        samples: Callable[[Training], Sequence[float]],
+        show: Callable[[float], str],
+    ) -> Row:
+        """With what ``samples`` gives for the training of each side."""
+        return cls(label, {side: samples(training) for side, training in trainings.items()}, show)
 
     def median(self, side: str) -> float:
         return statistics.median(self.samples[side])

@@ -34,6 +34,7 @@ from common import (
     arguments,
     comparison,
     console,
+    fail_if,
     folder,
     positive,
     relative_difference,
@@ -224,15 +225,11 @@ def train(
 def rows(trainings: dict[str, Training], schedule: Schedule) -> list[Row]:
     """The rows of the table."""
     steps, batch_size = len(schedule.epochs[-1]), len(schedule.epochs[0][0])
-
-    def row(label: str, value: Callable[[Training], Sequence[float]], show: Callable[[float], str]) -> Row:
-        return Row(label, {side: value(training) for side, training in trainings.items()}, show)
-
     return [
-        row("held-out accuracy", lambda training: training.accuracies[-1:], "{:.1%}".format),
-        row("final training loss", lambda training: [statistics.fmean(training.losses[-steps:])], "{:.4f}".format),
-        row("seconds per epoch", lambda training: training.seconds, "{:.4f}".format),
-        row("KiB kept for backward", lambda training: [training.bytes_kept(batch_size) / 1024], "{:.1f}".format),
+        Row.of("held-out accuracy", trainings, lambda one: one.accuracies[-1:], "{:.1%}".format),
+        Row.of("final training loss", trainings, lambda one: [statistics.fmean(one.losses[-steps:])], "{:.4f}".format),
+        Row.of("seconds per epoch", trainings, lambda one: one.seconds, "{:.4f}".format),
+        Row.of("KiB kept for backward", trainings, lambda one: [one.bytes_kept(batch_size) / 1024], "{:.1f}".format),
     ]
 
 
@@ -351,8 +348,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     failures += export(trainings[FASTOPS].network, digits, results / "digits.pt2", out)
     plot(trainings, check, schedule, table, results / "digits.png")
     out.print(f"Curves and bars: {results / 'digits.png'}")
-    if failures:
-        raise SystemExit("digits: fastops and PyTorch do not agree: " + "; ".join(failures))
+    fail_if(failures, "digits")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from common import FASTOPS, PYTORCH, Row, announce, arguments, comparison, console, folder, positive, turns, twins
+from common import (
+    FASTOPS,
+    PYTORCH,
+    Row,
+    announce,
+    arguments,
+    check_beginning,
+    comparison,
+    console,
+    fail_if,
+    folder,
+    positive,
+    tanh_network,
+    turns,
+    twins,
+)
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from plots import LINES, bars, new_figure, save, tidy
@@ -115,22 +130,6 @@ def residual_loss(network: nn.Module, equation: Equation, points: Tensor) -> Ten
     return (laplacian + equation.k**2 * u + f).square().mean() / f.square().mean()
 
 
-def make_network(dimensions: int, seed: int) -> nn.Sequential:
-    """Three hidden layers of 64, with Glorot's weights."""
-    torch.manual_seed(seed)
-    network = nn.Sequential(
-        *(nn.Linear(dimensions, WIDTH), nn.Tanh()),
-        *(nn.Linear(WIDTH, WIDTH), nn.Tanh()),
-        *(nn.Linear(WIDTH, WIDTH), nn.Tanh()),
-        nn.Linear(WIDTH, 1),
-    )
-    for layer in network:
-        if isinstance(layer, nn.Linear):
-            nn.init.xavier_normal_(layer.weight)
-            nn.init.zeros_(layer.bias)
-    return network
-
-
 class Training:
     """One side's training, and what was measured of it."""
 
@@ -207,26 +206,11 @@ def train(network: nn.Sequential, options: argparse.Namespace, out: Console) -> 
     return trainings
 
 
-def check_beginning(trainings: dict[str, Training], steps: int, out: Console) -> list[str]:
-    """Compares the first losses of both sides; gives what is more than rounding explains."""
-    steps = min(steps, COMPARED_STEPS)
-    pairs = zip(trainings[FASTOPS].losses[:steps], trainings[PYTORCH].losses[:steps], strict=True)
-    differences = [abs(a - b) / b for a, b in pairs]
-    out.print(f"The losses of the first {steps} steps differ by at most {max(differences):.1e} of themselves")
-    out.print(f"  (tolerance {TOLERANCE_PER_STEP:.1e} for each step so far: the rounding of float32 sums)")
-    return [
-        f"the losses of step {step} differ by {difference:.1e}, more than {step * TOLERANCE_PER_STEP:.1e}"
-        for step, difference in enumerate(differences, start=1)
-        if not difference <= step * TOLERANCE_PER_STEP  # so that a NaN fails
-    ][:1]
-
-
 def rows(trainings: dict[str, Training]) -> list[Row]:
-    sides = trainings.items()
     return [
-        Row("relative L2 error", {side: [relative_error(training)] for side, training in sides}, "{:.1e}".format),
-        Row("final loss", {side: one.losses[-1:] for side, one in sides}, "{:.1e}".format),
-        Row("seconds per Adam step", {side: one.seconds for side, one in sides}, "{:.4f}".format),
+        Row.of("relative L2 error", trainings, lambda one: [relative_error(one)], "{:.1e}".format),
+        Row.of("final loss", trainings, lambda one: one.losses[-1:], "{:.1e}".format),
+        Row.of("seconds per Adam step", trainings, lambda one: one.seconds, "{:.4f}".format),
     ]
 
 
@@ -302,16 +286,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     out = console()
     equation = EQUATIONS[options.equation]
     announce(out, f"{equation.text} by a tanh network, at {options.points} points")
-    trainings = train(make_network(equation.dimensions, options.seed), options, out)
+    trainings = train(tanh_network(equation.dimensions, WIDTH, 3, options.seed), options, out)
     table = rows(trainings)
     out.print(comparison(f"\n{options.steps} steps of Adam, then {options.rounds * ROUND} iterations of L-BFGS", table))
-    failures = check_beginning(trainings, options.steps, out)
+    losses = {side: training.losses for side, training in trainings.items()}
+    failures = check_beginning(losses, min(options.steps, COMPARED_STEPS), TOLERANCE_PER_STEP, out)
     if options.out:
         path = folder(options.out) / "pinn.png"
         plot(trainings, table, options.steps, path)
         out.print(f"Solution, errors and curves: {path}")
-    if failures:
-        raise SystemExit("pinn: fastops and PyTorch do not agree: " + "; ".join(failures))
+    fail_if(failures, "pinn")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -56,3 +57,14 @@ def bars(axes: Axes, row: Row, title: str, unit: str) -> None:
     axes.set(title=title, ylabel=unit)
     tidy(axes, legend=False)
     axes.grid(visible=False, axis="x")
+
+
+@contextmanager
+def curves_beside_times(title: str, times: Row, times_title: str, path: Path) -> Iterator[Axes]:
+    """A figure with axes for curves, which are given, and bars of the seconds that something takes."""
+    figure = new_figure(title, 12, 4.5)
+    curves, time = figure.subplots(1, 2, width_ratios=(2, 1))
+    yield curves
+    tidy(curves)
+    bars(time, times, times_title, "seconds (median, quartiles)")
+    save(figure, path)

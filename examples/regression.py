@@ -139,11 +139,10 @@ def train(network: nn.Sequential, data: Data, steps: int, generator: torch.Gener
 
 
 def rows(trainings: dict[str, Training], data: Data) -> list[Row]:
-    sides = trainings.items()
     return [
-        Row("forward, microseconds", {side: training.forward for side, training in sides}, "{:.1f}".format),
-        Row("backward, microseconds", {side: training.backward for side, training in sides}, "{:.1f}".format),
-        Row("held-out squared error", {side: [one.held_out_loss(data)] for side, one in sides}, "{:.3f}".format),
+        Row.of("forward, microseconds", trainings, lambda one: one.forward, "{:.1f}".format),
+        Row.of("backward, microseconds", trainings, lambda one: one.backward, "{:.1f}".format),
+        Row.of("held-out squared error", trainings, lambda one: [one.held_out_loss(data)], "{:.3f}".format),
     ]
 
 

@@ -27,12 +27,14 @@ from common import (
     arguments,
     comparison,
     console,
+    fail_if,
     folder,
     positive,
     relative_difference,
     turns,
+    weights_of,
 )
-from plots import LINES, bars, new_figure, save, tidy
+from plots import LINES, curves_beside_times
 from rich.console import Console
 from rich.progress import track
 from sklearn.datasets import load_digits
@@ -122,35 +124,29 @@ class Training:
 def check(trainings: dict[str, Training], out: Console, when: str) -> list[str]:
     """Compares the gradients of both networks with the weights of fastops's; gives what rounding cannot be."""
     ours, plain = trainings[FASTOPS], trainings[PYTORCH]
-    weights = {name: value.clone() for name, value in plain.network.state_dict().items()}
-    plain.network.load_state_dict(ours.network.state_dict())
-    difference = relative_difference(ours.gradients(), plain.gradients())
-    plain.network.load_state_dict(weights)
+    with weights_of(ours.network, plain.network):
+        difference = relative_difference(ours.gradients(), plain.gradients())
     out.print(f"Gradients {when}: the sides differ by {difference:.1e}")
     return [] if difference <= TOLERANCE else [f"the gradients {when} differ by {difference:.1e}"]
 
 
 def rows(trainings: dict[str, Training]) -> list[Row]:
-    sides = trainings.items()
     last = -(-len(trainings[FASTOPS].table.x) // BATCH_SIZE)
     return [
-        Row("held-out accuracy", {side: one.accuracies[-1:] for side, one in sides}, "{:.1%}".format),
-        Row("final loss", {side: [statistics.fmean(one.losses[-last:])] for side, one in sides}, "{:.5f}".format),
-        Row("seconds per epoch", {side: one.seconds for side, one in sides}, "{:.4f}".format),
-        Row("KiB kept for backward", {side: [one.bytes_kept() / 1024] for side, one in sides}, "{:.1f}".format),
+        Row.of("held-out accuracy", trainings, lambda one: one.accuracies[-1:], "{:.1%}".format),
+        Row.of("final loss", trainings, lambda one: [statistics.fmean(one.losses[-last:])], "{:.5f}".format),
+        Row.of("seconds per epoch", trainings, lambda one: one.seconds, "{:.4f}".format),
+        Row.of("KiB kept for backward", trainings, lambda one: [one.bytes_kept() / 1024], "{:.1f}".format),
     ]
 
 
 def plot(trainings: dict[str, Training], table: Sequence[Row], path: Path) -> None:
     """The losses, and the time."""
-    figure = new_figure("A residual network on a table: fastops and PyTorch", 12, 4.5)
-    losses, times = figure.subplots(1, 2, width_ratios=(2, 1))
-    for side, training in trainings.items():
-        losses.semilogy(training.losses, label=side, **LINES[side])
-    losses.set(title="Loss of each batch", xlabel="step", ylabel="cross entropy")
-    tidy(losses)
-    bars(times, table[2], "Time per epoch", "seconds (median, quartiles)")
-    save(figure, path)
+    title = "A residual network on a table: fastops and PyTorch"
+    with curves_beside_times(title, table[2], "Time per epoch", path) as losses:
+        for side, training in trainings.items():
+            losses.semilogy(training.losses, label=side, **LINES[side])
+        losses.set(title="Loss of each batch", xlabel="step", ylabel="cross entropy")
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -181,8 +177,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         path = folder(options.out) / "tabular.png"
         plot(trainings, measured, path)
         out.print(f"wrote {path}")
-    if failures:
-        raise SystemExit("tabular: fastops and PyTorch do not agree: " + "; ".join(failures))
+    fail_if(failures, "tabular")
 
 
 if __name__ == "__main__":

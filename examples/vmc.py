@@ -32,13 +32,16 @@ from common import (
     arguments,
     comparison,
     console,
+    fail_if,
     folder,
     positive,
     relative_difference,
+    tanh_network,
     turns,
     twins,
+    weights_of,
 )
-from plots import LINES, bars, new_figure, save, tidy
+from plots import LINES, curves_beside_times
 from rich.console import Console
 from rich.progress import track
 from torch import Tensor, nn
@@ -140,31 +143,15 @@ class Training:
         return sum(last) / len(last)
 
 
-def make_network(coordinates: int, seed: int) -> nn.Sequential:
-    torch.manual_seed(seed)
-    network = nn.Sequential(
-        *(nn.Linear(coordinates, WIDTH), nn.Tanh()),
-        *(nn.Linear(WIDTH, WIDTH), nn.Tanh()),
-        nn.Linear(WIDTH, 1),
-    )
-    for layer in network:
-        if isinstance(layer, nn.Linear):
-            nn.init.xavier_normal_(layer.weight)
-            nn.init.zeros_(layer.bias)
-    return network
-
-
 def check(trainings: dict[str, Training], out: Console) -> list[str]:
     """Compares the sides' local energies, with each side's weights at its walkers; gives what rounding cannot be."""
     failures = []
     for side, training in trainings.items():
         peers = {FASTOPS: PYTORCH, PYTORCH: FASTOPS}
         other = trainings[peers[side]].network
-        weights = {name: value.clone() for name, value in other.state_dict().items()}
         values = local_energy(training.network, training.walkers)
-        other.load_state_dict(training.network.state_dict())
-        difference = relative_difference([values], [local_energy(other, training.walkers)])
-        other.load_state_dict(weights)
+        with weights_of(training.network, other):
+            difference = relative_difference([values], [local_energy(other, training.walkers)])
         out.print(f"Local energies with the weights of {side}: the sides differ by {difference:.1e}")
         if not difference <= TOLERANCE:  # so that a NaN fails
             failures.append(f"the local energies with the weights of {side} differ by {difference:.1e}")
@@ -172,26 +159,22 @@ def check(trainings: dict[str, Training], out: Console) -> list[str]:
 
 
 def rows(trainings: dict[str, Training], exact: float) -> list[Row]:
-    sides = trainings.items()
     return [
-        Row("energy", {side: [one.energy()] for side, one in sides}, "{:.4f}".format),
-        Row("relative error", {side: [abs(one.energy() / exact - 1)] for side, one in sides}, "{:.1e}".format),
-        Row("seconds for local energies", {side: one.energy_seconds for side, one in sides}, "{:.5f}".format),
-        Row("seconds per step", {side: one.seconds for side, one in sides}, "{:.4f}".format),
+        Row.of("energy", trainings, lambda one: [one.energy()], "{:.4f}".format),
+        Row.of("relative error", trainings, lambda one: [abs(one.energy() / exact - 1)], "{:.1e}".format),
+        Row.of("seconds for local energies", trainings, lambda one: one.energy_seconds, "{:.5f}".format),
+        Row.of("seconds per step", trainings, lambda one: one.seconds, "{:.4f}".format),
     ]
 
 
 def plot(trainings: dict[str, Training], table: Sequence[Row], exact: float, path: Path) -> None:
     """The energies, and the time."""
-    figure = new_figure("Particles in a trap by variational Monte Carlo: fastops and PyTorch", 12, 4.5)
-    energies, times = figure.subplots(1, 2, width_ratios=(2, 1))
-    for side, training in trainings.items():
-        energies.plot(training.energies, label=side, **LINES[side])
-    energies.axhline(exact, color="#666666", linewidth=1, linestyle=":", label=f"exact: {exact:.4f}")
-    energies.set(title="Energy", xlabel="step", ylabel="mean local energy")
-    tidy(energies)
-    bars(times, table[2], "Time for the local energies", "seconds (median, quartiles)")
-    save(figure, path)
+    title = "Particles in a trap by variational Monte Carlo: fastops and PyTorch"
+    with curves_beside_times(title, table[2], "Time for the local energies", path) as energies:
+        for side, training in trainings.items():
+            energies.plot(training.energies, label=side, **LINES[side])
+        energies.axhline(exact, color="#666666", linewidth=1, linestyle=":", label=f"exact: {exact:.4f}")
+        energies.set(title="Energy", xlabel="step", ylabel="mean local energy")
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -210,7 +193,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     exact = exact_energy(options.particles)
     announce(out, f"{options.particles} particles in a trap, {options.walkers} walkers; ground state {exact:.4f}")
     coordinates = 3 * options.particles
-    network = make_network(coordinates, options.seed)
+    network = tanh_network(coordinates, WIDTH, 2, options.seed)
     walkers = torch.randn(options.walkers, coordinates)
     trainings = {side: Training(one, walkers, options.steps, options.seed) for side, one in twins(network).items()}
     failures = check(trainings, out)
@@ -224,8 +207,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         path = folder(options.out) / "vmc.png"
         plot(trainings, table, exact, path)
         out.print(f"Energies and times: {path}")
-    if failures:
-        raise SystemExit("vmc: fastops and PyTorch do not agree: " + "; ".join(failures))
+    fail_if(failures, "vmc")
 
 
 if __name__ == "__main__":

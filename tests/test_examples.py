@@ -82,6 +82,15 @@ def test_tabular(tmp_path: Path) -> None:
     check_png(tmp_path / "tabular.png")
 
 
+def test_control(tmp_path: Path) -> None:
+    options = ["--steps", 160, "--random-steps", 60, "--dropout", 0]
+    text = run_example("control.py", *options, "--out", tmp_path)
+    for row in ("mean return at the end", "seconds per update", "KiB kept by the critics"):
+        assert row in text
+    assert "The losses of the first 100 steps differ by at most" in text
+    check_png(tmp_path / "control.png")
+
+
 # fastops's activation is not the one that PyTorch runs, as if its kernel were broken.
 BREAK = """
 import runpy, sys
@@ -94,11 +103,12 @@ def broken(sequential):
     {damage}
     return network
 fastops.nn.MLP.from_sequential = broken
-build = fastops.nn.ResidualMLP.__init__
+build = fastops.nn.MLP.__init__
 def init(self, *args, **kwargs):
     build(self, *args, **kwargs)
-    self[1][2] = fastops.nn.LeakyReLU(0.1)
-fastops.nn.ResidualMLP.__init__ = init
+    if kwargs.get("norm"):
+        self[2] = fastops.nn.LeakyReLU(0.1)
+fastops.nn.MLP.__init__ = init
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
@@ -108,6 +118,7 @@ DAMAGES = {
     "regression.py": ("network[1] = fastops.nn.LeakyReLU(1e-3)", ["--steps", 1]),
     "vmc.py": ("network[1] = network[3] = fastops.nn.Sigmoid()", ["--steps", 1, "--walkers", 64, "--out"]),
     "tabular.py": ("", ["--epochs", 1, "--out"]),
+    "control.py": ("", ["--steps", 40, "--random-steps", 30, "--out"]),
     "pinn.py": ("network[0].bias.data.add_(0.1)", ["--steps", 2, "--rounds", 0, "--points", 64, "--out"]),
 }
 

@@ -8,9 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import io
-import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -279,16 +277,3 @@ def test_fx_module(kind: str, device: Any) -> None:
     traced = torch.fx.symbolic_trace(module)
     results = [modules.value_and_gradients(made, list(module.parameters()), batch(device)) for made in (traced, module)]
     close(*results)
-
-
-# ---- the documentation ----
-
-
-def test_documentation(tmp_path: Any, monkeypatch: Any) -> None:
-    """The Python snippets of docs/export.md run, one after another."""
-    pytest.importorskip("onnxruntime")
-    text = (Path(__file__).parents[1] / "docs" / "export.md").read_text(encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    exec("\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL)), {})
-    made = {path.name for path in tmp_path.iterdir()}
-    assert made >= {"model.pt2", "portable.pt2", "model.onnx", "compiled.pt2", "model.pt", "inputs.pt"}

@@ -14,6 +14,8 @@ HEADER = '''"""The activations as functions and modules. Generated from src/acti
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
@@ -56,7 +58,7 @@ class {class_name}(nn.Module):
     {source}
     """
 
-    __constants__ = [{constants}]
+    __constants__: ClassVar[list[str]] = [{constants}]
 
     def __init__(self{signature}, inplace: bool = False) -> None:
         super().__init__()
@@ -66,7 +68,7 @@ class {class_name}(nn.Module):
         return {name}({self_call}, self.inplace)
 
     def extra_repr(self) -> str:
-        return {repr}
+        return {repr}{in_place}
 '''
 
 # Where PyTorch has the activation under another name, or not at all.
@@ -111,7 +113,8 @@ def render(activation: Activation) -> str:
         "self_call": ", ".join(["input", *(f"self.{name}" for name in names)]),
         "constants": ", ".join(f'"{name}"' for name in [*names, "inplace"]),
         "assignments": "".join(f"        self.{name} = {name}\n" for name in names),
-        "repr": 'f"' + ", ".join(f"{name}={{self.{name}}}" for name in names) + '"' if names else '""',
+        "repr": f'f"{", ".join(f"{name}={{self.{name}}}" for name in names)}" + ' if names else "",
+        "in_place": '(", inplace=True" if self.inplace else "")' if names else '"inplace=True" if self.inplace else ""',
     }
     return FUNCTION.format(**fields) + MODULE.format(**fields)
 

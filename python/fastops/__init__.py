@@ -6,7 +6,7 @@ the memory that is kept on the CPU.
 """
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _library  # noqa: F401  (loads the native library: must come first)
 from . import _gpu, backends, functional, memory, nn
@@ -16,6 +16,9 @@ from ._fuse import fuse
 from ._import_after import import_after
 from ._library import library_path
 from .info import info
+
+if TYPE_CHECKING:
+    from . import compile as compile
 
 __all__ = ["__version__", "backends", "decompositions", "functional", "fuse", "info", "library_path", "memory", "nn"]
 
@@ -35,3 +38,7 @@ def __getattr__(name: str) -> Any:
     if name == "compile":
         return importlib.import_module("fastops.compile")
     raise AttributeError(f"module 'fastops' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "compile"]

@@ -6,10 +6,11 @@ two lie in one place, files of one are among the other's, and whichever is remov
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
+
+from ._warn import warn
 
 ON_PYPI = "fastops-torch"
 NAMES = (ON_PYPI, "fastops")
@@ -55,19 +56,16 @@ def check(places: Iterable[str]) -> None:
                 f"Another project's package of the name fastops, {label(other)}, is installed in the same place, and "
                 f"files of one lie among the other's. {_uninstall_both()}"
             )
-        warnings.warn(
+        warn(
             f"fastops: another project's package of this name, {label(other)}, is installed in "
             f"{other.locate_file('')}: which one is imported depends on the order of sys.path",
             RuntimeWarning,
-            stacklevel=2,
         )
     if len(ours) > 1:
         message = f"fastops is installed under two names: {' and '.join(sorted(map(label, ours)))}"
         if len({one.version for one in ours}) > 1:
             raise ImportError(f"{message}, and files of one lie among the other's. {_uninstall_both()}")
-        warnings.warn(
-            f"{message}. Uninstalling one breaks the other. {_uninstall_both()}", RuntimeWarning, stacklevel=2
-        )
+        warn(f"{message}. Uninstalling one breaks the other. {_uninstall_both()}", RuntimeWarning)
 
 
 def _uninstall_both() -> str:

@@ -4,7 +4,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, List  # noqa: UP035  (TorchScript reads these)
+from typing import Any, ClassVar, List  # noqa: UP035  (TorchScript reads these)
 
 import torch
 import torch.utils.checkpoint
@@ -48,9 +48,13 @@ class EnsembleLinear(nn.Module):
         self.members = members
         self.in_features = in_features
         self.out_features = out_features
-        self.weight = nn.Parameter(torch.empty((members, out_features, in_features), device=device, dtype=dtype))
+        self.weight: nn.Parameter = nn.Parameter(
+            torch.empty((members, out_features, in_features), device=device, dtype=dtype)
+        )
         if bias:
-            self.bias = nn.Parameter(torch.empty((members, out_features), device=device, dtype=dtype))
+            self.bias: nn.Parameter | None = nn.Parameter(
+                torch.empty((members, out_features), device=device, dtype=dtype)
+            )
         else:
             self.register_parameter("bias", None)
         self.reset_parameters()
@@ -98,8 +102,8 @@ class EnsembleMLP(Perceptron):
         ValueError: an unknown activation.
     """
 
-    __constants__ = ["_functions"]  # noqa: RUF012  (as TorchScript wants it)
-    __jit_unused_properties__ = ["_functions"]  # noqa: RUF012
+    __constants__: ClassVar[list[str]] = ["_functions"]
+    __jit_unused_properties__: ClassVar[list[str]] = ["_functions"]
 
     def __init__(
         self,
@@ -243,6 +247,9 @@ class EnsembleMLP(Perceptron):
     def _functions(self) -> tuple[str, str, list[float], list[float]] | None:
         network = self._network()
         return network and network.functions
+
+    def extra_repr(self) -> str:
+        return "checkpoint=True" if self.checkpoint else ""
 
 
 def _form_of(i: int, module: nn.Sequential) -> list[Any]:

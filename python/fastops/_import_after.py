@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib
 import sys
-import warnings
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+
+from ._warn import warn
 
 
 def import_after(name: str, companion: str) -> None:
@@ -26,7 +27,7 @@ def _import(name: str, companion: str) -> None:
     try:
         importlib.import_module(companion)
     except Exception as error:
-        warnings.warn(f"fastops: {companion} does not work with this {name}: {error}", stacklevel=3)
+        warn(f"fastops: {companion} does not work with this {name}: {error}")
 
 
 class _Finder(MetaPathFinder):

@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.utils.checkpoint
@@ -68,9 +68,9 @@ class MLP(Perceptron):
             numbers of features.
     """
 
-    __constants__ = ["_functions", "_plan", "residual"]  # noqa: RUF012  (as TorchScript wants it)
-    __jit_unused_properties__ = ["_functions", "_plan"]  # noqa: RUF012
-    residual = False
+    __constants__: ClassVar[list[str]] = ["_functions", "_plan", "residual"]
+    __jit_unused_properties__: ClassVar[list[str]] = ["_functions", "_plan"]
+    residual: bool = False
 
     def __init__(
         self,

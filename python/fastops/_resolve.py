@@ -44,6 +44,20 @@ _BY_FUNCTION: dict[Any, str] = {
     for module in (nn.functional, torch, _activations)
     if _is_own(function := getattr(module, name, None))
 }
+
+
+class TensorMethod:
+    """An activation as a method of tensors, ``x.relu()``."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.original = getattr(Tensor, name)
+
+    def __call__(self, input: Any) -> Any:
+        return getattr(input, self.name)()
+
+
+TENSOR_METHODS = {name: TensorMethod(name) for name in ("relu", "sigmoid", "tanh")}
 # Classes of libraries that need not be installed: their module, and the activation of each.
 OTHER_CLASSES = {
     "timm.layers.activations": {
@@ -80,6 +94,8 @@ def find(activation: Any) -> tuple[str, list[float]] | None:
         attribute: Callable[[str, Any], Any] = functools.partial(getattr, activation)
     else:
         attributes: dict[str, Any] = {}
+        if isinstance(activation, TensorMethod):
+            return (activation.name, []) if getattr(Tensor, activation.name) is activation.original else None
         if isinstance(activation, functools.partial) and not activation.args:
             activation, attributes = activation.func, activation.keywords
         try:

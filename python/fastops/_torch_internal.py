@@ -10,10 +10,11 @@ nobody goes around this module (``tools/check_torch_internals.py``).
 from __future__ import annotations
 
 import importlib
-import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+
+from ._warn import warn
 
 if TYPE_CHECKING:  # as types; everything else is Any
     from torch._ops import OpOverload as OpOverload
@@ -155,7 +156,7 @@ def _find(place: str, use: str, plain: str, stand_in: Any) -> Any:
         missing = f"torch {torch.__version__} has no {module}.{path}"
         if not plain:
             raise MissingError(f"fastops: {missing}, needed for {use}") from error
-        warnings.warn(f"fastops: {missing}: {plain}", stacklevel=3)
+        warn(f"fastops: {missing}: {plain}")
         return stand_in
     return found
 

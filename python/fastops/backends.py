@@ -15,12 +15,17 @@ through PyTorch's, so a backend that fails to load is a warning and a line of :f
 from __future__ import annotations
 
 import os
-import warnings
 from importlib.metadata import EntryPoint, entry_points
 
 from . import _C
+from ._warn import warn
 
 __all__ = ["cmake_prefix_path"]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 cmake_prefix_path: str = os.path.join(os.path.dirname(os.path.dirname(_C.__file__)), "share", "cmake")
 """Where ``fastopsConfig.cmake`` is found."""
@@ -40,7 +45,7 @@ def load_all() -> None:
             state[entry_point.name] = f"loaded from {package}"
         except Exception as error:
             state[entry_point.name] = f"failed, {package}: {type(error).__name__}: {error}"
-            warnings.warn(_explanation(entry_point, package, error), RuntimeWarning, stacklevel=2)
+            warn(_explanation(entry_point, package, error), RuntimeWarning)
 
 
 def _explanation(entry_point: EntryPoint, package: str, error: Exception) -> str:

@@ -35,6 +35,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def bias_act(
     input: Tensor,
     bias: Optional[Tensor] = None,

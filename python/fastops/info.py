@@ -39,12 +39,12 @@ class Info(NamedTuple):
     cpu_capability: str
     threads: int
     memory: Stats
-    """What is kept of CPU results and workspaces: :mod:`fastops.memory`."""
+    """What is kept of CPU results and workspaces (:mod:`fastops.memory`)."""
     kernels: dict[str, str]
     """For each kind of device, the library of kernels that is loaded, or why none is."""
     environment: dict[str, str]
     backends: dict[str, str]
-    """The installed backends of other packages: whether each was loaded, and from where."""
+    """For each installed backend of another package, whether it was loaded, and from where."""
     native: dict[str, dict[str, bool]]
     """For each op, for each available device, whether it has a kernel of its own there. Where it has none it runs
     through PyTorch's ops; the kernels of ``linear_act``, ``mlp`` and ``gated_mlp`` use PyTorch's matrix products where

@@ -17,6 +17,10 @@ from . import _C
 __all__ = ["Stats", "empty_cache", "set_limit", "stats"]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 class Stats(NamedTuple):
     """What is kept, in bytes, and how often that served, in blocks since the process began."""
 

@@ -8,7 +8,7 @@ One op stands for all of them as long as calling them would do no more. Where on
 in any other way, or where there are hooks for all modules, they are called one by one instead.
 """
 
-from typing import Any, Optional
+from typing import Any, ClassVar, Optional
 
 import torch
 import torch.utils.checkpoint
@@ -45,6 +45,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 class LinearAct(nn.Module):
     """``activation(input @ weight.T + bias)``: ``torch.nn.Linear`` and an activation in one op.
 
@@ -62,8 +66,8 @@ class LinearAct(nn.Module):
         ValueError: an unknown activation.
     """
 
-    __constants__ = ["_function", "in_features", "out_features"]  # noqa: RUF012  (as TorchScript wants it)
-    __jit_unused_properties__ = ["_function"]  # noqa: RUF012
+    __constants__: ClassVar[list[str]] = ["_function", "in_features", "out_features"]
+    __jit_unused_properties__: ClassVar[list[str]] = ["_function"]
 
     def __init__(
         self,
@@ -78,12 +82,12 @@ class LinearAct(nn.Module):
         super().__init__()
         self.in_features = in_features
         self.out_features = out_features
-        self.weight = nn.Parameter(torch.empty((out_features, in_features), device=device, dtype=dtype))
+        self.weight: nn.Parameter = nn.Parameter(torch.empty((out_features, in_features), device=device, dtype=dtype))
         if bias:
-            self.bias = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype))
+            self.bias: Optional[nn.Parameter] = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype))
         else:
             self.register_parameter("bias", None)
-        self.act_fn = as_module(activation)
+        self.act_fn: nn.Module = as_module(activation)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -161,9 +165,9 @@ class GatedMLP(nn.Module):
             numbers of features.
     """
 
-    __constants__ = ["_function", "_has_more", "residual"]  # noqa: RUF012  (as TorchScript wants it)
-    __jit_unused_properties__ = ["_function", "_has_more"]  # noqa: RUF012
-    residual = False
+    __constants__: ClassVar[list[str]] = ["_function", "_has_more", "residual"]
+    __jit_unused_properties__: ClassVar[list[str]] = ["_function", "_has_more"]
+    residual: bool = False
 
     def __init__(
         self,
@@ -185,14 +189,14 @@ class GatedMLP(nn.Module):
         if not 0.0 <= dropout <= 1.0:
             raise ValueError(f"fastops.nn.GatedMLP: dropout must be between 0 and 1, but is {dropout}")
         check_residual("GatedMLP", residual, in_features, out_features)
-        self.gate_proj = nn.Linear(in_features, hidden_features, bias, device, dtype)
-        self.up_proj = nn.Linear(in_features, hidden_features, bias, device, dtype)
-        self.down_proj = nn.Linear(hidden_features, out_features, bias, device, dtype)
-        self.act_fn = as_module(activation)
+        self.gate_proj: nn.Linear = nn.Linear(in_features, hidden_features, bias, device, dtype)
+        self.up_proj: nn.Linear = nn.Linear(in_features, hidden_features, bias, device, dtype)
+        self.down_proj: nn.Linear = nn.Linear(hidden_features, out_features, bias, device, dtype)
+        self.act_fn: nn.Module = as_module(activation)
         if norm is not None:
-            [self.norm] = norm_modules(norm, in_features, device, dtype)
+            self.norm: nn.Module = norm_modules(norm, in_features, device, dtype)[0]
         if dropout > 0:
-            self.drop = nn.Dropout(dropout)
+            self.drop: nn.Dropout = nn.Dropout(dropout)
         self.residual = residual
         self.checkpoint = checkpoint
 

@@ -12,16 +12,17 @@ from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from .._eager import is_linear_unchanged, is_plain_tensor, is_untouched
-from .._resolve import find
-from .formula import Formula, Gate, PackedGate, Step, Unreadable
-from .fused import FusedModule, fuse, layers_of, segments_of, steps_of
-from .ops import does_nothing, is_conv1d_class, is_linear, next_segment
-from .segments import Segments
+from .._resolve import PARAMETERS, find
+from .classes import known_class
+from .formula import Formula, Gate, Inner, PackedGate, Step, Unreadable
+from .fused import FusedModule, fuse, is_plain_sequential, segments_of, sequentials_of, steps_of
+from .ops import activation_of, does_nothing, is_conv1d_class, is_linear, next_segment
+from .segments import Segments, methods_of, unwrapped
 from .source import read
 
 
 class Replaced(NamedTuple):
-    """A module that :func:`convert` gave another ``forward``."""
+    """A module that :func:`fastops.nn.convert` gave another ``forward``."""
 
     name: str
     module: nn.Module
@@ -30,7 +31,7 @@ class Replaced(NamedTuple):
 
 
 class Left(NamedTuple):
-    """A module that has layers to fuse, but that :func:`convert` left as it is."""
+    """A module that has layers to fuse, but that :func:`fastops.nn.convert` left as it is."""
 
     name: str
     module: nn.Module
@@ -39,7 +40,7 @@ class Left(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Conversion:
-    """What :func:`convert` did; printed as a table.
+    """What :func:`fastops.nn.convert` did; printed as a table.
 
     Attributes:
         model: the model that was given.
@@ -93,7 +94,7 @@ def convert(model: nn.Module) -> Conversion:
             ``torch.jit.script``.
 
     Returns:
-        A :class:`Conversion`: what was replaced, what was left and why, and ``revert()``. Print it.
+        A :class:`~fastops._convert.Conversion`: what was replaced, what was left and why, and ``revert()``. Print it.
 
     Raises:
         TypeError: ``model`` is no ``torch.nn.Module``.
@@ -101,12 +102,19 @@ def convert(model: nn.Module) -> Conversion:
     if not isinstance(model, nn.Module):
         raise TypeError(f"fastops.nn.convert: model must be a torch.nn.Module, but is a {type(model).__qualname__}")
     conversion = Conversion(model, [], [])
+    computed_elsewhere: set[int] = set()  # each Sequential whose layers are computed by a module that has it
     try:
         for name, module in _walk(model, "", set()):
+            if id(module) in computed_elsewhere:
+                continue
+            if isinstance(module, FusedModule):
+                computed_elsewhere.update(_computed_by(module, module._fastops_formula))
+                continue
             original = type(module)
             try:
                 ops, formula = _plan(module)
                 if ops:
+                    computed_elsewhere.update(_computed_by(module, formula))
                     fuse(module, formula)
             except Unreadable as reason:
                 conversion.left.append(Left(name, module, str(reason)))
@@ -150,55 +158,74 @@ def _plan(module: nn.Module) -> tuple[list[str], Formula | Segments | None]:
     nothing: tuple[list[str], Formula | None] = [], None
     if _is_compiled(module):
         raise Unreadable("it is compiled already; convert the model before it is compiled, scripted or traced")
-    inner = [layer for child in module._modules.values() for layer in (child, *_of_list(child))]
-    if isinstance(module, FusedModule) or _is_ours(module) or not any(map(_looks_linear, inner)):
+    if _is_ours(module) or not (any(map(_looks_linear, _inner(module))) or _multiplies(module)):
         return nothing
+    own = [layer for child in module._modules.values() for layer in (child, *_of_list(child))]
+    has_products = any(map(_looks_linear, own)) or _multiplies(module)
     try:
         formula = read(module)
     except Unreadable:
         segments, ops = segments_of(module)
         if segments is not None:
             return ops, segments
-        if not any(_is_activation(value) for value in [*inner, *module.__dict__.values()]):
+        has_activation = any(_is_activation(value) for value in [*own, *module.__dict__.values()])
+        if not has_products or not (has_activation or _calls_activation(module)):
             return nothing
         raise
     steps, layers = _effective(module, formula)
-    ops = list(_fused_ops(steps, layers))
-    if not ops and (reason := _why_not(steps, layers)):
-        raise Unreadable(reason)
-    return ops, formula
+    found = list(_fused_ops(steps, layers))
+    if all(map(_is_in_one_sequential, found)):  # which is converted by itself
+        if has_products and (reason := _why_not(steps, layers)):
+            raise Unreadable(reason)
+        return nothing
+    return [f"{op}({', '.join(name for step in computed for name in _names(step))})" for op, computed in found], formula
+
+
+def _is_in_one_sequential(op: tuple[str, list[Step | Inner]]) -> bool:
+    owners = {step.owner if isinstance(step, Inner) else None for step in op[1]}
+    return len(owners) == 1 and None not in owners
+
+
+def _computed_by(module: nn.Module, formula: Formula | Segments | None) -> list[int]:
+    return [] if isinstance(formula, Segments) else [id(inner) for inner in sequentials_of(module, formula)]
 
 
 def _of_list(module: Any) -> list[nn.Module]:
-    """The modules of a list of them, which has no forward; those of a Sequential are its own."""
     return list(module) if type(module) is nn.ModuleList else []
 
 
-def _effective(module: nn.Module, formula: Formula | None) -> tuple[list[Step], list[Any]]:
+def _inner(module: nn.Module) -> Iterator[Any]:
+    """The modules in a module, in lists of it, which have no forward, and in each Sequential of it."""
+    for child in module._modules.values():
+        yield child
+        if child is not None and (type(child) is nn.ModuleList or is_plain_sequential(child)):
+            yield from _inner(child)
+
+
+def _effective(module: nn.Module, formula: Formula | None) -> tuple[list[Step | Inner], list[Any]]:
     """The steps, and what they call, without those that do nothing in evaluation."""
-    pairs = zip(steps_of(module, formula), layers_of(module, formula), strict=True)
-    kept = [(step, layer) for step, layer in pairs if not does_nothing(layer, training=False)]
+    kept = [(step, layer) for step, layer in steps_of(module, formula) if not does_nothing(layer, training=False)]
     return [step for step, _ in kept], [layer for _, layer in kept]
 
 
-def _fused_ops(steps: list[Step], layers: list[Any]) -> Iterator[str]:
+def _fused_ops(steps: list[Step | Inner], layers: list[Any]) -> Iterator[tuple[str, list[Step | Inner]]]:
+    """The ops, and what each computes."""
     position = 0
     while position < len(layers):
         segment = next_segment(layers, position)
         if segment is not None:
-            names = [name for step in steps[position : segment.end] for name in _names(step)]
-            yield f"{segment.op.__name__}({', '.join(names)})"
+            yield segment.op.__name__, steps[position : segment.end]
         position = segment.end if segment else position + 1
 
 
-def _names(step: Step) -> Sequence[str]:
+def _names(step: Step | Inner) -> Sequence[str]:
     """The attributes that a step calls, in order."""
     if isinstance(step, Gate):
         return [str(part) for part in step[:3]]
     return [str(step.activation)] if isinstance(step, PackedGate) else [str(step)]
 
 
-def _why_not(steps: list[Step], layers: list[Any]) -> str:
+def _why_not(steps: list[Step | Inner], layers: list[Any]) -> str:
     """What is wrong with the first linear layer that something follows, or with its activation; "" if there is none."""
     for i, (step, layer) in enumerate(zip(steps, layers, strict=True)):
         if isinstance(step, (Gate, PackedGate)):
@@ -215,7 +242,8 @@ def _why_not(steps: list[Step], layers: list[Any]) -> str:
 def _not_plain(name: str, layer: nn.Module) -> str:
     if is_parametrized(layer):
         return f"{name} is parametrized"
-    if type(layer) is not nn.Linear and not is_conv1d_class(type(layer)):
+    kind = type(layer)
+    if kind is not nn.Linear and not is_conv1d_class(kind) and not known_class(kind).is_linear:
         return f"{name} is a {_path(layer)}, not a torch.nn.Linear"
     if not is_linear_unchanged():
         return "torch.nn.Linear or torch.nn.functional.linear was replaced"
@@ -243,17 +271,38 @@ def _looks_linear(layer: Any) -> bool:
         isinstance(layer, nn.Linear)
         or is_conv1d_class(type(layer))
         or ("Linear" in type(layer).__name__ and not _is_ours(layer))
+        or (isinstance(layer, nn.Module) and known_class(type(layer)).is_linear)
     )
 
 
 def _is_ours(module: Any) -> bool:
     """Whether it is one of fastops.nn, which is one op already."""
-    return isinstance(module, nn.Module) and type(module).forward.__module__.startswith("fastops.")
+    return isinstance(module, nn.Module) and str(type(module).forward.__module__).startswith("fastops.")
 
 
 def _is_activation(value: Any) -> bool:
-    found = find(value)
+    found = activation_of(value)
     return found is not None and found[0] != "identity"
+
+
+_PRODUCTS = {"linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "einsum", "grouped_mm", "_grouped_mm"}
+
+
+def _multiplies(module: nn.Module) -> bool:
+    """Whether a module has matrices of its own, and a forward that calls products by name."""
+    has_matrices = any(tensor is not None and tensor.dim() > 1 for tensor in module._parameters.values())
+    return has_matrices and not _PRODUCTS.isdisjoint(_names_in_methods(module))
+
+
+def _calls_activation(module: nn.Module) -> bool:
+    """Whether its methods name the function of an activation."""
+    names = PARAMETERS.keys() - {"identity", "sigmoid", "tanh"}  # which attention and recurrences have, too
+    return not names.isdisjoint(_names_in_methods(module))
+
+
+def _names_in_methods(module: nn.Module) -> set[str]:
+    """The names in its forward, in the methods that are named there, and in what these wrap."""
+    return {name for _, method in methods_of(module) for inner in unwrapped(method) for name in inner.__code__.co_names}
 
 
 def _table(title: str, rows: list[tuple[str, str, str]]) -> list[str]:

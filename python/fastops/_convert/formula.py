@@ -19,6 +19,15 @@ class Function(NamedTuple):
         return self.name
 
 
+class Method(NamedTuple):
+    """A method of the tensor, without arguments: ``x.relu()``."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
 class Gate(NamedTuple):
     """``activation(gate(x)) * up(x)``: three steps, or what they call."""
 
@@ -35,8 +44,18 @@ class PackedGate(NamedTuple):
     gate_last: bool
 
 
+class Inner(NamedTuple):
+    """A module within a Sequential."""
+
+    owner: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.owner}.{self.name}"
+
+
 # What is done to a tensor: an attribute of the module is called, as in "act" or "layers[0]", or one of the above.
-Step = str | Function | Gate | PackedGate
+Step = str | Function | Method | Gate | PackedGate
 
 
 class Formula(NamedTuple):

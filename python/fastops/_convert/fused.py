@@ -12,7 +12,7 @@ import copyreg
 import functools
 import inspect
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -20,10 +20,11 @@ from torch import Tensor, nn
 from torch.compiler import is_compiling
 
 from .. import _C
-from .._eager import is_plain_tensor
-from .formula import Formula, Gate, PackedGate, Step, Unreadable
+from .._eager import is_plain_tensor, is_untouched
+from .._resolve import TENSOR_METHODS
+from .formula import Formula, Gate, Inner, PackedGate, Step, Unreadable
 from .lookup import lookup
-from .ops import REFUSALS, Segment, act_mul, activation_of, does_nothing, is_linear, next_segment
+from .ops import REFUSALS, Segment, act_mul, activation_of, does_nothing, is_linear, next_segment, weight_and_bias
 from .reader import Length
 from .segments import Choice, Method, Segments, bind, find_segments, rewritten
 from .source import read_class
@@ -107,7 +108,7 @@ def _with_formula(original: Any, formula: Formula | None) -> Callable[..., Any]:
 def _with_segments(original: Any, method: Method) -> Callable[..., Any]:
     """A method whose segments are computed with fused ops, as long as it is the one of the original."""
     as_read, public = getattr(original, method.name), types.CellType()
-    made = {"_fastops_run": _run, "_fastops_bind": bind}
+    made = {"_fastops_run": _run, "_fastops_bind": bind, "_fastops_methods": TENSOR_METHODS}
     fused, functions = rewritten(original, method, made, public)
     codes = [(function, function.__code__) for function in functions]
 
@@ -166,24 +167,61 @@ def _function_name(function: Any) -> str:
     return getattr(function, "__name__", type(function).__name__)
 
 
-def steps_of(module: nn.Module, formula: Formula | None) -> Sequence[Step]:
-    """What the module does to its input, one after another."""
-    return tuple(module._modules) if formula is None else formula.steps
-
-
-def layers_of(module: nn.Module, formula: Formula | None) -> list[Any]:
-    """What the steps call now.
+def steps_of(module: nn.Module, formula: Formula | None) -> list[tuple[Step | Inner, Any]]:
+    """What the module does to its input, one after another, and what that calls now; in what is a Sequential, too.
 
     Raises:
         Unreadable: a function is not there.
     """
+    steps: list[tuple[Step | Inner, Any]] = []
+    for step, layer in _called(module, formula):
+        if is_plain_sequential(layer):
+            steps += [(Inner(str(step), name), inner) for name, inner in _flattened(layer._modules).items()]
+        else:
+            steps.append((step, layer))
+    return steps
+
+
+def sequentials_of(module: nn.Module, formula: Formula | None) -> Iterator[nn.Module]:
+    """Each Sequential whose layers are among the steps."""
+    waiting = [layer for _, layer in _called(module, formula)]
+    while waiting:
+        layer = waiting.pop()
+        if is_plain_sequential(layer):
+            yield layer
+            waiting += layer._modules.values()
+
+
+def _called(module: nn.Module, formula: Formula | None) -> list[tuple[Step, Any]]:
     if formula is None:
-        return [*_sequential_layers(module).values()]
-    forward: Any = inspect.getattr_static(type(module), "forward")
+        return [*_sequential_layers(module).items()]
+    forward: Any = inspect.getattr_static(getattr(module, "_fastops_original", type(module)), "forward")
     try:
-        return [*lookup(formula, forward)(module).values()]
+        return [*zip(formula.steps, lookup(formula, forward)(module).values(), strict=True)]
     except (NameError, AttributeError) as error:
         raise Unreadable(f"its forward needs what it does not have: {error}") from None
+
+
+_SEQUENTIAL_FORWARD = nn.Sequential.forward
+
+
+def is_plain_sequential(layer: Any) -> bool:
+    """Whether calling it does nothing but calling its modules; it may be converted itself."""
+    kind = type(layer)
+    if kind is not nn.Sequential and getattr(kind, "_fastops_original", None) is not nn.Sequential:
+        return False
+    return nn.Sequential.forward is _SEQUENTIAL_FORWARD and is_untouched(layer)
+
+
+def _flattened(layers: dict[Any, Any]) -> dict[Any, Any]:
+    """The layers, with those of each Sequential among them in its place."""
+    result: dict[Any, Any] = {}
+    for name, layer in layers.items():
+        if is_plain_sequential(layer):
+            result |= {f"{name}.{inner}": value for inner, value in _flattened(layer._modules).items()}
+        else:
+            result[name] = layer
+    return result
 
 
 def _sequential_layers(module: nn.Module) -> dict[str, Any]:
@@ -212,7 +250,7 @@ def _is_of_one_dtype(layers: Iterable[Any], input: Any) -> bool:
     for step in layers:
         for layer in step[:3] if isinstance(step, Gate) else (step[0],) if isinstance(step, PackedGate) else (step,):
             if is_linear(layer):
-                if layer.weight.dtype != input.dtype:
+                if weight_and_bias(layer)[0].dtype != input.dtype:
                     return False
             elif activation_of(layer) is None and not does_nothing(layer, training=False):
                 return False
@@ -220,12 +258,12 @@ def _is_of_one_dtype(layers: Iterable[Any], input: Any) -> bool:
 
 
 def _run(modules: dict[Any, Any], input: Any) -> Any:
-    if not is_compiling():
-        with contextlib.suppress(*REFUSALS):
-            # Where one op computes them all, this is the quickest way to it. What PyTorch would drop is for PyTorch.
-            output = _C.network_of_modules(input, modules, residual=False, checkpoint=False, may_drop=False)
-            if output is not None:
-                return output
+    output = _of_one_op(modules, input)
+    if output is None and any([is_plain_sequential(layer) for layer in modules.values()]):
+        modules = _flattened(modules)
+        output = _of_one_op(modules, input)
+    if output is not None:
+        return output
     everything = list(modules.values())
     kept = [i for i, layer in enumerate(everything) if not does_nothing(layer)]
     layers = [everything[i] for i in kept]
@@ -243,6 +281,14 @@ def _run(modules: dict[Any, Any], input: Any) -> Any:
         input = _compute(segment, layers[position:end], input)
         position, done = end, kept[end - 1] + 1
     return input
+
+
+def _of_one_op(modules: dict[Any, Any], input: Any) -> Any:
+    """Where one op computes them all, this is the quickest way to it. What PyTorch would drop is for PyTorch."""
+    if not is_compiling():
+        with contextlib.suppress(*REFUSALS):
+            return _C.network_of_modules(input, modules, residual=False, checkpoint=False, may_drop=False)
+    return None
 
 
 def _compute(segment: Segment | None, layers: list[Any], input: Any) -> Any:

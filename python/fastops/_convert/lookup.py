@@ -9,10 +9,16 @@ from typing import Any
 
 from torch import nn
 
-from .formula import Formula, Function, Gate, PackedGate, Step
+from .._resolve import TENSOR_METHODS
+from .formula import Formula, Function, Gate, Method, PackedGate, Step
 
 # The lookup makes these; the names are ones that nobody else has around a class.
-_MADE = {"_fastops_partial": functools.partial, "_fastops_gate": Gate, "_fastops_packed": PackedGate}
+_MADE = {
+    "_fastops_partial": functools.partial,
+    "_fastops_methods": TENSOR_METHODS,
+    "_fastops_gate": Gate,
+    "_fastops_packed": PackedGate,
+}
 
 
 def lookup(formula: Formula, forward: types.FunctionType) -> Callable[[nn.Module], dict[Any, Any]]:
@@ -42,5 +48,7 @@ def _source(step: Step, owner: str) -> str:
         return f"_fastops_gate({parts}, {step.before_up})"
     if isinstance(step, PackedGate):
         return f"_fastops_packed({_source(step.activation, owner)}, {step.gate_last})"
+    if isinstance(step, Method):
+        return f"_fastops_methods[{step.name!r}]"
     assert isinstance(step, Function)
     return f"_fastops_partial({', '.join([step.name, *step.keywords])})" if step.keywords else step.name

@@ -14,13 +14,14 @@ from .. import _C, functional
 from .._eager import is_norm_class, is_plain_eager, is_plain_linear, is_plain_tensor, is_untouched, plain_norm
 from .._network import as_steps
 from .._resolve import find
+from .classes import known_class
 from .formula import Gate, PackedGate
 
 IDENTITY: tuple[str, list[float]] = ("identity", [])
 # What the ops raise for arguments that they refuse. PyTorch takes some of them, such as a bias of one element, and has
 # its own errors for others.
 REFUSALS = (ValueError, TypeError)
-DROPOUT = nn.functional.dropout  # others may put something else in its place
+DROPOUT, LINEAR = nn.functional.dropout, nn.functional.linear  # others may put something else in their place
 
 
 class Segment(NamedTuple):
@@ -40,6 +41,9 @@ def next_segment(layers: list[Any], start: int) -> Segment | None:
         activation = None if _is_inplace(layer.activation) else activation_of(layer.activation)
         return activation and Segment(functional.gated_act, (*activation, layer.gate_last), start + 1)
 
+    gated = gated_of(layer)
+    if gated is not None:
+        return Segment(functional.gated_act, gated, start + 1)
     with_norms = _with_norms(layers, start)
     if with_norms is not None:
         return with_norms
@@ -96,7 +100,7 @@ def _gate(layers: list[Any], start: int) -> Segment | None:
 
 
 def linear_act(input: Tensor, linear: Any, activation: str, params: list[float]) -> Tensor:
-    weight, bias = _parameters(linear)
+    weight, bias = weight_and_bias(linear)
     op = _C.linear_act if is_plain_eager(input) else functional.linear_act
     return op(input, weight, bias, activation, params)
 
@@ -108,7 +112,7 @@ def mlp(input: Tensor, linears: list[Any], hidden: tuple[str, list[float]], last
         output = _C.mlp_of_linears(input, layers, activation, output_activation, params, output_params, False)
         if output is not None:
             return output
-    weights, biases = zip(*map(_parameters, linears), strict=True)
+    weights, biases = zip(*map(weight_and_bias, linears), strict=True)
     return functional.mlp(input, list(weights), list(biases), activation, output_activation, params, output_params)
 
 
@@ -124,7 +128,7 @@ def gated_mlp(input: Tensor, gate: Any, up: Any, down: Any, activation: str, par
         output = _C.gated_mlp_of_linears(input, gate, up, down, activation, params, False)
         if output is not None:
             return output
-    (gate_weight, gate_bias), (up_weight, up_bias), (down_weight, down_bias) = map(_parameters, (gate, up, down))
+    (gate_weight, gate_bias), (up_weight, up_bias), (down_weight, down_bias) = map(weight_and_bias, (gate, up, down))
     weights, biases = (gate_weight, up_weight, down_weight), (gate_bias, up_bias, down_bias)
     return functional.gated_mlp(input, *weights, *biases, activation, params)
 
@@ -146,11 +150,26 @@ def is_linear(layer: Any) -> bool:
     if is_conv1d_class(type(layer)):
         own_forward = type(layer).forward.__globals__["__name__"] == "transformers.pytorch_utils"
         return own_forward and is_untouched(layer) and all(map(is_plain_tensor, layer._parameters.values()))
-    return is_plain_linear(layer)
+    if isinstance(layer, functools.partial):
+        values = layer.keywords
+        is_product = (
+            layer.func is LINEAR and not layer.args and values.keys() <= {"weight", "bias"} and "weight" in values
+        )
+        return is_product and all(value is None or is_plain_tensor(value) for value in values.values())
+    if type(layer) is nn.Linear or not isinstance(layer, nn.Module):
+        return is_plain_linear(layer)
+    return known_class(type(layer)).is_linear and is_untouched(layer) and _has_plain_parameters(layer)
 
 
-def _parameters(layer: Any) -> tuple[Tensor, Tensor | None]:
+def _has_plain_parameters(layer: nn.Module) -> bool:
+    bias = layer._parameters.get("bias", layer.__dict__.get("bias"))
+    return is_plain_tensor(layer._parameters.get("weight")) and (bias is None or is_plain_tensor(bias))
+
+
+def weight_and_bias(layer: Any) -> tuple[Tensor, Tensor | None]:
     """Weight, as that of a ``torch.nn.Linear``, and bias."""
+    if isinstance(layer, functools.partial):
+        return layer.keywords["weight"], layer.keywords.get("bias")
     return (layer.weight.t() if is_conv1d_class(type(layer)) else layer.weight), layer.bias
 
 
@@ -163,7 +182,15 @@ def activation_of(layer: Any) -> tuple[str, list[float]] | None:
     """Name and parameters of an activation that fastops has, where calling the layer does no more."""
     if isinstance(layer, nn.Module) and not is_untouched(layer):
         return None
-    return find(layer)
+    found = find(layer)
+    return found or known_class(type(layer)).activation if isinstance(layer, nn.Module) else found
+
+
+def gated_of(layer: Any) -> tuple[str, list[float], bool] | None:
+    """Of a module that multiplies one half of its input with an activation of the other, as ``gated_act`` takes it."""
+    if not isinstance(layer, nn.Module) or not known_class(type(layer)).gated or not is_untouched(layer):
+        return None
+    return known_class(type(layer)).gated
 
 
 def _is_inplace(layer: Any) -> bool:

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from .formula import Formula, Function, Gate, PackedGate, Step, Unreadable
+from .._resolve import TENSOR_METHODS
+from .formula import Formula, Function, Gate, Method, PackedGate, Step, Unreadable
 
 
 class _Call(NamedTuple):
@@ -225,6 +226,10 @@ class Reader:
                 return self.values[name]
             case ast.Call(func=function, args=[argument], keywords=[]) if step := self.module(function):
                 return self.call(argument, step)
+            case ast.Call(func=ast.Attribute(value=value, attr=name), args=[], keywords=[]) if (
+                name in TENSOR_METHODS and not self.is_self(value)
+            ):
+                return self.call(value, Method(name))
             case ast.Call(func=ast.Attribute(value=value, attr="chunk"), args=[ast.Constant(value=2), *rest]):
                 return self.halves(node, value, [*rest, *(keyword.value for keyword in node.keywords)])
             case ast.Subscript(value=value, slice=ast.Constant(value=int(index))) if index in (0, 1):

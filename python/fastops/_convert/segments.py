@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
+from .._resolve import TENSOR_METHODS
+from .chains import links, with_input
 from .formula import Unreadable
 from .source import codes_of, definition_of, stored
 
@@ -35,13 +37,6 @@ class Segments(NamedTuple):
     """The methods of a module in which layers are computed together."""
 
     methods: tuple[Method, ...]
-
-
-class Chain(NamedTuple):
-    """Calls within calls: ``f(g(x))``."""
-
-    steps: list[ast.expr]  # what is called, the first one first
-    input: ast.expr
 
 
 # What stands for the calls of a chain.
@@ -76,7 +71,7 @@ def find_segments(module: nn.Module, choose: Callable[[list[Any]], Choice]) -> S
     It is asked with what the steps are now.
     """
     found = []
-    linears = {name for name, child in module._modules.items() if child is not None}
+    linears = {"linear"} | {name for name, child in module._modules.items() if child is not None}
     for name, outermost in methods_of(module):
         method = unwrapped(outermost)[-1]
         if linears.isdisjoint(method.__code__.co_names):
@@ -157,7 +152,7 @@ def _with(function: types.FunctionType, code: types.CodeType, closure: Any) -> t
 def bind(function: Any, *values: Any, **keywords: Any) -> Any:
     """A function with all its arguments but the first, as keywords where their names are known."""
     if values:
-        names = _parameters(function) if isinstance(function, types.FunctionType) else ()
+        names = _parameters(function)
         if len(values) > len(names):
             return functools.partial(_call_with, function, values, keywords)
         keywords = dict(zip(names, values, strict=False)) | keywords
@@ -168,10 +163,14 @@ def _call_with(function: Any, values: tuple[Any, ...], keywords: dict[str, Any],
     return function(input, *values, **keywords)
 
 
-def _parameters(function: types.FunctionType) -> tuple[str, ...]:
+def _parameters(function: Any) -> tuple[str, ...]:
     """The names of the arguments after the first, of a function of torch.nn.functional."""
+    if function is nn.functional.linear:
+        return "weight", "bias"
+    if not isinstance(function, types.FunctionType) or function.__module__ != "torch.nn.functional":
+        return ()
     code = function.__code__
-    return code.co_varnames[1 : code.co_argcount] if function.__module__ == "torch.nn.functional" else ()
+    return code.co_varnames[1 : code.co_argcount]
 
 
 def _chosen(resolver: _Resolver, choose: Callable[[list[Any]], Choice], steps: list[ast.expr]) -> Choice:
@@ -248,7 +247,7 @@ class _Rewriter(ast.NodeTransformer):
             is_last_use = name == self.assigned(following) or self.is_last_use(name, following)
             if not is_next or not is_last_use or (isinstance(following, ast.Assign) and not self.assigned(following)):
                 break
-            folded = _with_input(copy.deepcopy(following), folded.value)
+            folded = with_input(copy.deepcopy(following), folded.value)
             end += 1
         return folded, end
 
@@ -285,56 +284,6 @@ class _Rewriter(ast.NodeTransformer):
         return ast.copy_location(value, node)
 
 
-def _with_input(statement: Any, value: ast.expr) -> Any:
-    """A statement whose chain begins with ``value``."""
-    node = statement.value
-    while (inner := _link(node)) and _link(inner[1]):
-        node = inner[1]
-    node.args[0] = value
-    return statement
-
-
-def links(node: ast.expr) -> Chain:
-    """The calls within calls of an expression, with what the innermost one is called with."""
-    steps = []
-    while link := _link(node):
-        steps.append(link[0])
-        node = link[1]
-    return Chain(steps[::-1], node)
-
-
-def _link(node: ast.expr) -> tuple[ast.expr, ast.expr] | None:
-    """What is called, and the first argument; the other arguments are bound to what is called."""
-    match node:
-        case ast.Call(func=function, args=[ast.expr() as first, *others], keywords=keywords) if (
-            _is_path(function)
-            and not isinstance(first, ast.Starred)
-            and all(map(_is_simple, others))
-            and all(keyword.arg and _is_simple(keyword.value) for keyword in keywords)
-        ):
-            if not others and not keywords:
-                return function, first
-            return ast.Call(ast.Name("_fastops_bind", ast.Load()), [function, *others], keywords), first
-    return None
-
-
-def _is_path(node: ast.expr) -> bool:
-    match node:
-        case ast.Name():
-            return True
-        case ast.Attribute(value=value):
-            return _is_path(value)
-        case ast.Subscript(value=value, slice=index):
-            return _is_path(value) and _is_simple(index)
-    return False
-
-
-def _is_simple(node: ast.expr) -> bool:
-    if isinstance(node, ast.UnaryOp):
-        return _is_simple(node.operand)
-    return isinstance(node, ast.Constant) or _is_path(node)
-
-
 _UNKNOWN: Any = object()
 
 
@@ -346,6 +295,7 @@ class _Resolver:
         code = method.__code__
         variables = inspect.getclosurevars(method)
         self.names = {**variables.builtins, **method.__globals__, **variables.nonlocals}
+        self.names["_fastops_methods"] = TENSOR_METHODS
         for name in (*code.co_varnames, *code.co_cellvars):
             self.names[name] = _UNKNOWN
         if code.co_argcount:
@@ -374,6 +324,8 @@ class _Resolver:
                 return self.attribute(self.value(owner), name)
             case ast.Subscript(value=owner, slice=index):
                 modules, place = self.value(owner), self.value(index)
+                if modules is TENSOR_METHODS:
+                    return TENSOR_METHODS[place]
                 if type(modules) in (nn.ModuleList, nn.Sequential, nn.ModuleDict):
                     return modules[place]
         return _UNKNOWN

@@ -34,9 +34,9 @@ class GatedMLP(nn.Module):
 
     def __init__(self, in_features: int, hidden_features: int) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(in_features, hidden_features, bias=False)
-        self.up_proj = nn.Linear(in_features, hidden_features, bias=False)
-        self.down_proj = nn.Linear(hidden_features, in_features, bias=False)
+        self.gate_proj: nn.Linear = nn.Linear(in_features, hidden_features, bias=False)
+        self.up_proj: nn.Linear = nn.Linear(in_features, hidden_features, bias=False)
+        self.down_proj: nn.Linear = nn.Linear(hidden_features, in_features, bias=False)
 
     def forward(self, input: Tensor) -> Tensor:
         hidden: Tensor = F.silu(self.gate_proj(input)) * self.up_proj(input)
@@ -162,9 +162,9 @@ class Ensemble(nn.Module):
 
     def __init__(self, members: int, sizes: Sequence[int], activation: nn.Module) -> None:
         super().__init__()
-        self.sizes = tuple(sizes)
+        self.sizes: tuple[int, ...] = tuple(sizes)
         self.activation = activation
-        self.stacked = nn.ParameterList()  # W0, b0, W1, ...
+        self.stacked: nn.ParameterList = nn.ParameterList()  # W0, b0, W1, ...
         for inputs, outputs in pairwise(sizes):
             self.stacked.extend([torch.zeros(members, outputs, inputs), torch.zeros(members, outputs)])
 
@@ -187,8 +187,9 @@ class EnsembleByVmap(nn.Module):
 
     def __init__(self, ensemble: Ensemble) -> None:
         super().__init__()
-        self.form = sequential(ensemble.sizes, ensemble.activation).to("meta")
-        self.members = dict(zip((name for name, _ in self.form.named_parameters()), ensemble.stacked, strict=True))
+        self.form: nn.Sequential = sequential(ensemble.sizes, ensemble.activation).to("meta")
+        names = (name for name, _ in self.form.named_parameters())
+        self.members: dict[str, Tensor] = dict(zip(names, ensemble.stacked, strict=True))
 
     def forward(self, input: Tensor) -> Tensor:
         def member(parameters: dict[str, Tensor]) -> Tensor:

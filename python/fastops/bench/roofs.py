@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import cache
 
 import torch
@@ -22,8 +23,8 @@ class Roofs:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._measured: dict[str, float] = {}
-        self.flops = cache(self._flops)
-        self.copy = cache(self._copy)
+        self.flops: Callable[[torch.dtype], tuple[float, str] | None] = cache(self._flops)
+        self.copy: Callable[[int], tuple[float, str]] = cache(self._copy)
 
     def of(self, workload: Workload, mode: str) -> tuple[float, float, str] | None:
         """The work of a case, how much of such work the device does in a second, and what that is; or None."""

@@ -4,3 +4,7 @@ from .backend import backend
 from .explain import Explanation, explain
 
 __all__ = ["Explanation", "backend", "explain"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import operator
 import pathlib
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor, fx
 
 from .._torch_internal import OpOverload
+from .._warn import warn
 from .backend import copy_of
 from .fusion import Report, fuse_graph
 
@@ -246,7 +246,7 @@ def _drawer() -> Callable[[fx.GraphModule, str], bytes] | None:
     else:
         missing = "" if shutil.which("dot") else "Graphviz's program dot (Debian: apt install graphviz)"
     if missing:
-        warnings.warn(f"fastops.compile.explain: no drawings, which need {missing}", stacklevel=3)
+        warn(f"fastops.compile.explain: no drawings, which need {missing}")
         return None
     from torch.fx.passes.graph_drawer import FxGraphDrawer
 

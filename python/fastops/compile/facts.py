@@ -29,7 +29,7 @@ class Facts:
     """
 
     def __init__(self, graph: fx.Graph) -> None:
-        self.order = {node: position for position, node in enumerate(graph.nodes)}
+        self.order: dict[fx.Node, int] = {node: position for position, node in enumerate(graph.nodes)}
         self._section: dict[fx.Node, int] = {}
         self._in_region: set[fx.Node] = set()
         self._written: set[int] = set()

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "backends/cpu/cpu_traits.h"
@@ -17,9 +18,10 @@ namespace {
 
 // ---- what was measured ----
 
-// Those whose products PyTorch has: MKL is near the limit on Intel's CPUs for many rows, on others it is not. oneDNN
-// multiplies 16-bit numbers where there are instructions for it, in tiles (AMX) or in vectors.
-enum class Cpu { intel, intel_with_tiles, other };
+// Those whose products PyTorch has: MKL is near the limit on Intel's CPUs for many rows, and on others in AVX2, which
+// is what it has for them. oneDNN multiplies 16-bit numbers where there are instructions for it, in tiles (AMX) or
+// vectors.
+enum class Cpu { intel, intel_with_tiles, other, other_in_avx2 };
 
 // What the products here multiply: numbers, or 16-bit numbers in pairs or in tiles.
 enum class Operands { float64, float32, pairs, tiles };
@@ -60,10 +62,16 @@ constexpr Faster table[] = {
     {Cpu::other, Operands::pairs, Pass::forward, 1, any, any},
     {Cpu::other, Operands::pairs, Pass::backward, 1, any, large_weights},
     {Cpu::other, Operands::pairs, Pass::backward, 32, any, any},
+    {Cpu::other_in_avx2, Operands::float32, Pass::forward, 1, 32, any},
 };
 
-// Weights that are so small are packed in no time, and calls take most of it, whatever the CPU.
+// Weights that are so small are packed in no time, and calls take most of it, whatever the CPU, unless there are many
+// rows and the products are half as wide.
 constexpr int64_t small_weights = 32 * 1024;
+
+bool are_small(Cpu kind, int64_t rows, int64_t elements) {
+  return elements <= small_weights && (kind != Cpu::other_in_avx2 || rows <= many_rows);
+}
 
 // Layers from or to very few features leave most of each vector unused; PyTorch's product with a vector does not.
 bool is_thin(int64_t rows, at::TensorList weights, int64_t elements) {
@@ -90,7 +98,7 @@ Products wanted_products() {
 const ReadAtImport products_at_import([] { wanted_products(); });
 
 Cpu cpu_kind(const CpuTraits& cpu) {
-  if (!cpu.is_intel) return Cpu::other;
+  if (!cpu.is_intel) return std::string_view(capability()) == "avx2" ? Cpu::other_in_avx2 : Cpu::other;
   return cpu.has_tiles ? Cpu::intel_with_tiles : Cpu::intel;
 }
 
@@ -112,19 +120,23 @@ bool has_faster_products(const at::Tensor& input, at::TensorList weights, Pass p
   const int64_t rows = row_count(input) / members;
   int64_t elements = 0;
   for (const at::Tensor& weight : weights) elements += weight.numel() / members;
+  if (elements == 0) return true;  // there is nothing to be multiplied, and hidden features need no memory
   const bool in_16_bits = gemm.operand == Dtype::bfloat16;
   if (!in_16_bits && (dtype == Dtype::bfloat16 || dtype == Dtype::float16)) {
     // They are converted, and computed with in float32: PyTorch's oneDNN is slower without instructions for them.
     return elements <= small_weights || !(dtype == Dtype::bfloat16 ? cpu.has_bfloat16 : cpu.has_float16);
   }
   if (is_thin(rows, weights, elements)) return false;
-  if (elements <= small_weights) return true;
+  static const Cpu kind = cpu_kind(cpu);
+  // MKL's batched products leave the matrices where they are, too.
+  constexpr int64_t tiny_weights = 1024;
+  if (ensemble && kind == Cpu::other_in_avx2 && elements <= tiny_weights) return false;
+  if (are_small(kind, rows, elements)) return true;
   const Operands operands = in_16_bits                ? gemm.at_once > 2 ? Operands::tiles : Operands::pairs
                             : dtype == Dtype::float64 ? Operands::float64
                                                       : Operands::float32;
-  static const Cpu kind = cpu_kind(cpu);
-  // MKL's batched products leave the matrices where they are, too.
-  if (ensemble && kind != Cpu::other && operands != Operands::tiles && rows < many_rows) return false;
+  const bool by_intel = kind == Cpu::intel || kind == Cpu::intel_with_tiles;
+  if (ensemble && by_intel && operands != Operands::tiles && rows < many_rows) return false;
   for (const Faster& range : table) {
     if (range.cpu == kind && range.operands == operands && range.pass == pass && range.least_rows <= rows &&
         rows <= range.most_rows && elements <= range.most_elements) {

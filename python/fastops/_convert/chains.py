@@ -1,0 +1,78 @@
+"""Calls within calls, and methods of what is called: ``f(g(x))``, ``g(x).relu()``."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any, NamedTuple
+
+from .._resolve import TENSOR_METHODS
+
+
+class Chain(NamedTuple):
+    """Calls within calls: ``f(g(x))``."""
+
+    steps: list[ast.expr]  # what is called, the first one first
+    input: ast.expr
+
+
+def with_input(statement: Any, value: ast.expr) -> Any:
+    """A statement whose chain begins with ``value``."""
+    node = statement.value
+    while (inner := _link(node)) and _link(inner[1]):
+        node = inner[1]
+    if _is_method(node):
+        node.func.value = value
+    else:
+        node.args[0] = value
+    return statement
+
+
+def links(node: ast.expr) -> Chain:
+    """The calls within calls of an expression, with what the innermost one is called with."""
+    steps = []
+    while link := _link(node):
+        steps.append(link[0])
+        node = link[1]
+    return Chain(steps[::-1], node)
+
+
+def _link(node: ast.expr) -> tuple[ast.expr, ast.expr] | None:
+    """What is called, and the first argument; the other arguments are bound to what is called."""
+    match node:
+        case ast.Call(func=function, args=[ast.expr() as first, *others], keywords=keywords) if (
+            _is_path(function)
+            and not isinstance(first, ast.Starred)
+            and all(map(_is_simple, others))
+            and all(keyword.arg and _is_simple(keyword.value) for keyword in keywords)
+        ):
+            if not others and not keywords:
+                return function, first
+            return ast.Call(ast.Name("_fastops_bind", ast.Load()), [function, *others], keywords), first
+        case ast.Call(func=ast.Attribute(value=input, attr=name)) if _is_method(node):
+            return ast.Subscript(ast.Name("_fastops_methods", ast.Load()), ast.Constant(name), ast.Load()), input
+    return None
+
+
+def _is_method(node: ast.expr) -> bool:
+    """Whether it is an activation as a method: ``x.relu()``."""
+    match node:
+        case ast.Call(func=ast.Attribute(attr=name), args=[], keywords=[]):
+            return name in TENSOR_METHODS
+    return False
+
+
+def _is_path(node: ast.expr) -> bool:
+    match node:
+        case ast.Name():
+            return True
+        case ast.Attribute(value=value):
+            return _is_path(value)
+        case ast.Subscript(value=value, slice=index):
+            return _is_path(value) and _is_simple(index)
+    return False
+
+
+def _is_simple(node: ast.expr) -> bool:
+    if isinstance(node, ast.UnaryOp):
+        return _is_simple(node.operand)
+    return isinstance(node, ast.Constant) or _is_path(node)

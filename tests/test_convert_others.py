@@ -1,0 +1,372 @@
+"""fastops.nn.convert of classes of others, known by what they compute, of methods and of a module's own parameters."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import fastops
+from checks import CalledOps
+from convertible import assert_same, converted, ops_of
+from modules import batch, seeded
+from sample import close
+
+THIS = __name__
+
+
+class Transposed(nn.Linear):
+    """As in Falcon."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        hidden_states = input @ self.weight.T
+        if self.bias is None:
+            return hidden_states
+        return hidden_states + self.bias
+
+
+class Own(nn.Module):
+    """As in PyTorch Geometric."""
+
+    def __init__(self, inputs: int, outputs: int, bias: bool = True) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(outputs, inputs) / 4)
+        self.bias = nn.Parameter(torch.randn(outputs)) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        r"""With a docstring."""
+        return F.linear(x, self.weight, self.bias)
+
+
+class Methods(Own):
+    def forward(self, x):
+        y = x.matmul(self.weight.t())
+        if self.bias is not None:
+            y = y + self.bias
+        return y
+
+
+class Doubled(Own):
+    def forward(self, x):
+        return F.linear(x, 2 * self.weight, self.bias)
+
+
+class Twice(Own):
+    def forward(self, x):
+        return F.linear(x, self.weight, self.bias) + F.linear(x, self.weight, self.bias)
+
+
+class ReluSquared(nn.Module):
+    def forward(self, x):
+        return F.relu(x) ** 2
+
+
+class Square(nn.Module):
+    def forward(self, x):
+        return x.relu().square()
+
+
+class Swish(nn.Module):
+    def forward(self, x):
+        return x * torch.sigmoid(x)
+
+
+class SwishByExp(nn.Module):
+    def forward(self, x):
+        return x / (1 + torch.exp(-x))
+
+
+class NewGELU(nn.Module):
+    def forward(self, x):
+        return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
+
+
+class ErfGELU(nn.Module):
+    def forward(self, x):
+        return x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))
+
+
+class SoftplusTanh(nn.Module):
+    def forward(self, x):
+        return x * F.softplus(x).tanh()
+
+
+class Slope(nn.Module):
+    def forward(self, x):
+        return F.leaky_relu(x, negative_slope=0.3)
+
+
+class ReGLU(nn.Module):
+    """As in rtdl."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[-1] % 2:
+            raise ValueError("The last dimension must be even")
+        a, b = x.chunk(2, dim=-1)
+        return a * F.relu(b)
+
+
+class SwiGLU(nn.Module):
+    def forward(self, x):
+        gate, up = x.chunk(2, dim=-1)
+        return gate * torch.sigmoid(gate) * up
+
+
+class NearlySwish(nn.Module):
+    def forward(self, x):
+        return x * torch.sigmoid(1.5 * x)
+
+
+class Learned(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.slope = nn.Parameter(torch.tensor(0.3))
+
+    def forward(self, x):
+        return F.relu(x) * self.slope
+
+
+LINEARS = [Transposed, Own, Methods]
+ACTIVATIONS = [ReluSquared, Square, Swish, SwishByExp, NewGELU, ErfGELU, SoftplusTanh, Slope]
+each_linear = pytest.mark.parametrize("kind", LINEARS)
+
+
+def layers(kind: Any, activation: nn.Module, wide: int = 8) -> nn.Sequential:
+    return nn.Sequential(kind(6, wide), activation, kind(8, 6, bias=False))
+
+
+@each_linear
+def test_linear(kind: Any, device: Any) -> None:
+    """A class that computes what torch.nn.Linear does, with and without bias."""
+    module, reference, report = converted(lambda: layers(kind, nn.GELU()), device)
+    assert not report.left
+    assert_same(module, reference, device)
+    assert ops_of(module, batch(device)) == ["mlp"]
+
+
+@pytest.mark.parametrize("kind", [Doubled, Twice])
+def test_no_linear(kind: Any, device: Any) -> None:
+    """What computes something else is called."""
+    module, reference, report = converted(lambda: layers(kind, nn.GELU()), device)
+    assert not report.replaced
+    assert_same(module, reference, device)
+
+
+@pytest.mark.parametrize("kind", ACTIVATIONS)
+def test_activation(kind: Any, device: Any) -> None:
+    """A class that computes the formula of an activation."""
+    module, reference, report = converted(lambda: layers(nn.Linear, kind()), device)
+    assert not report.left
+    assert_same(module, reference, device)
+    assert ops_of(module, batch(device)) == ["mlp"]
+
+
+@pytest.mark.parametrize("kind", [NearlySwish, Learned])
+def test_no_activation(kind: Any, device: Any) -> None:
+    """What is nearly one, or has parameters of its own, is called."""
+    module, reference, report = converted(lambda: layers(nn.Linear, kind()), device)
+    assert [row.reason for row in report.left] == [
+        f"1, after a linear layer, is a {THIS}.{kind.__name__}, which is not an activation that fastops has"
+    ]
+    assert_same(module, reference, device)
+
+
+@pytest.mark.parametrize("kind", [ReGLU, SwiGLU])
+def test_gated(kind: Any, device: Any) -> None:
+    """A class that multiplies one half of the features with an activation of the other; errors are its own."""
+    module, reference, report = converted(lambda: layers(nn.Linear, kind(), wide=16), device)
+    assert not report.left
+    assert_same(module, reference, device)
+    assert ops_of(module, batch(device)) == ["gated_act"]
+    odd = seeded(lambda: nn.Sequential(nn.Linear(6, 7), kind()), device)
+    with pytest.raises(Exception) as original:
+        odd(batch(device))
+    fastops.nn.convert(odd)
+    with pytest.raises(type(original.value), match=str(original.value)[:20]):
+        odd(batch(device))
+
+
+@each_linear
+def test_hooks(kind: Any, device: Any) -> None:
+    """A module of such a class that has hooks is called."""
+    module, _, _ = converted(lambda: layers(kind, nn.GELU()), device)
+    module[2].register_forward_hook(lambda module, args, output: output + 1)
+    x = batch(device)
+    close([module(x)], [F.linear(F.gelu(module[0](x)), module[2].weight) + 1])
+
+
+def test_replaced_functions(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function or a method that was replaced in the meantime is called."""
+    module, _, _ = converted(lambda: layers(Own, ReluSquared()), device)
+    x = batch(device)
+    monkeypatch.setattr(F, "relu", torch.sin)
+    close([module(x)], [F.linear(F.linear(x, module[0].weight, module[0].bias).sin() ** 2, module[2].weight)])
+    monkeypatch.undo()
+    assert ops_of(module, x) == ["mlp"]
+    block, _, _ = converted(ByMethod, device)
+    monkeypatch.setattr(Tensor, "relu", Tensor.sin)
+    close([block(x)], [block.fc2(block.fc1(x).sin())])
+    monkeypatch.undo()
+    monkeypatch.setattr(Own, "forward", lambda self, x: x.sum(-1, keepdim=True).expand(*x.shape[:-1], 8))
+    assert ops_of(module, x) == []
+
+
+class ByMethod(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(6, 8), nn.Linear(8, 6)
+
+    def forward(self, x):
+        return self.fc2(self.fc1(x).relu())
+
+
+class ByMethodInStatements(ByMethod):
+    def forward(self, x):
+        hidden = self.fc1(x)
+        hidden = hidden.tanh()
+        hidden = self.fc2(hidden)
+        return x + hidden
+
+
+class Functional(nn.Module):
+    """With parameters of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w1, self.b1 = nn.Parameter(torch.randn(8, 6) / 4), nn.Parameter(torch.randn(8))
+        self.w2 = nn.Parameter(torch.randn(6, 8) / 4)
+
+    def forward(self, x):
+        return x + F.linear(F.silu(F.linear(x, self.w1, self.b1)), self.w2)
+
+
+class FunctionalByKeyword(Functional):
+    def forward(self, x):
+        return F.linear(input=F.silu(F.linear(x, weight=self.w1, bias=self.b1)), weight=self.w2)
+
+
+class FunctionalSteps(Functional):
+    def forward(self, x):
+        x = F.linear(x, weight=self.w1, bias=self.b1).sigmoid()
+        return F.linear(x, self.w2, None)
+
+
+@pytest.mark.parametrize("kind", [ByMethod, ByMethodInStatements, Functional, FunctionalSteps])
+def test_methods_and_parameters(kind: Any, device: Any) -> None:
+    """Activations as methods of tensors, and products with a module's own parameters."""
+    module, reference, report = converted(kind, device)
+    assert not report.left
+    assert_same(module, reference, device)
+    assert ops_of(module, batch(device)) == ["mlp"]
+    compiled = torch.compile(module, backend="eager", fullgraph=True)
+    close([compiled(batch(device))], [reference(batch(device))])
+
+
+def test_subclass_of_tensor(device: Any) -> None:
+    """A tensor's own method is called."""
+
+    class Odd(Tensor):
+        def relu(self):
+            return self * 7
+
+    module, reference, _ = converted(ByMethod, device)
+    x = batch(device).as_subclass(Odd)
+    close([module(x).as_subclass(Tensor)], [reference(x).as_subclass(Tensor)])
+
+
+class Experts(nn.Module):
+    """As in Mixtral."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate_up = nn.Parameter(torch.randn(3, 16, 6) / 4)
+        self.down = nn.Parameter(torch.randn(3, 6, 8) / 4)
+
+    def forward(self, x, chosen):
+        for index in chosen:
+            gate, up = F.linear(x, self.gate_up[index]).chunk(2, dim=-1)
+            x = x + F.linear(F.silu(gate) * up, self.down[index])
+        return x
+
+
+def test_report(device: Any) -> None:
+    """Modules that call products and activations by name are in the report."""
+    report = fastops.nn.convert(seeded(lambda: nn.ModuleList([Experts(), FunctionalByKeyword()]), device))
+    assert [(row.name, row.reason) for row in report.left] == [
+        ("0", "its forward takes more than one tensor"),
+        ("1", "its forward has `F.linear(input=F.silu(F.linear(x, weight=self.w1, bias=self.b1)), weight=self...`"),
+    ]
+    with CalledOps() as called:
+        report.model[1](batch(device))
+    assert called.names == []
+
+
+def test_made_by_exec(device: Any) -> None:
+    """Classes without a module and a source."""
+    names: dict[str, Any] = {"nn": nn, "Block": ByMethod}
+    exec("class Act(nn.Module):\n def forward(self, x): return x.relu() ** 2", names)
+    exec("class Made(Block):\n def forward(self, x): return self.fc2(self.fc1(x).relu())", names)
+    module = seeded(lambda: nn.Sequential(names["Made"](), names["Act"](), nn.Linear(6, 2)), device)
+    report = fastops.nn.convert(module)
+    assert [row.reason for row in report.left] == ["the source of its forward is not available"]
+
+
+def feed_forward() -> nn.Sequential:
+    """As in x-transformers."""
+    return nn.Sequential(nn.Sequential(nn.Linear(6, 8), nn.GELU()), nn.Identity(), nn.Dropout(0.2), nn.Linear(8, 6))
+
+
+class Blocks(nn.Module):
+    """As in rtdl."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Dropout(0.1)) for _ in range(2))
+        self.output = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        if self.output is not None:
+            x = self.output(x)
+        return x
+
+
+# What the report says; where one op computes all of a module, it may be `sequential`.
+NESTED: dict[Any, tuple[str, str]] = {
+    feed_forward: ("mlp(0.0, 0.1, 3)", "sequential"),
+    Blocks: ("mlp(blocks[0].0, blocks[0].1, blocks[1].0, blocks[1].1, output)", "mlp"),
+}
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["evaluation", "training"])
+@pytest.mark.parametrize("make", NESTED)
+def test_nested(make: Any, training: bool, device: Any) -> None:
+    """Layers within a Sequential within the module, which is not converted by itself, the second time neither."""
+    module, reference, report = converted(lambda: make().train(training), device)
+    said, op = NESTED[make]
+    assert [(row.name, row.ops) for row in report.replaced] == [("", said)]
+    assert not fastops.nn.convert(module).replaced
+    assert_same(module, reference, device)
+    assert ops_of(module.eval(), batch(device)) == [op]
+
+
+def test_nested_changes(device: Any) -> None:
+    """A Sequential within that has hooks, or is another module, is called."""
+    module, reference, _ = converted(feed_forward, device)
+    for each in (module, reference):
+        each.eval()[0].register_forward_hook(lambda module, args, output: output + 1)
+    assert_same(module, reference, device)
+    module[0] = reference[0] = nn.Tanh()
+    module[3] = reference[3] = nn.Identity()
+    assert_same(module, reference, device)
+
+
+def test_no_gain_in_nesting(device: Any) -> None:
+    """What is within one Sequential is that one's."""
+    _, _, report = converted(lambda: nn.Sequential(feed_forward(), nn.BatchNorm1d(6), feed_forward()), device)
+    assert [row.name for row in report.replaced] == ["0", "2"]
