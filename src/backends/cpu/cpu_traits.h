@@ -15,6 +15,7 @@ namespace fastops::cpu {
 
 struct CpuTraits {
   bool is_intel = false;
+  bool is_zen4 = false;       // with AVX-512; Zen 3, of the same family, has none
   bool has_bfloat16 = false;  // instructions that multiply 16-bit numbers
   bool has_float16 = false;
   bool has_tiles = false;  // of bfloat16 (AMX)
@@ -38,11 +39,16 @@ FASTOPS_ALWAYS_INLINE Registers cpuid(uint32_t leaf, uint32_t part) {
 
 FASTOPS_ALWAYS_INLINE CpuTraits cpu_traits() {
   constexpr uint32_t genu = 0x756e6547;  // as "GenuineIntel" begins
+  constexpr uint32_t auth = 0x68747541;  // as "AuthenticAMD" begins
   constexpr uint32_t features = 7;
   const Registers vendor = cpuid(0, 0);
   CpuTraits traits{.is_intel = vendor.ebx == genu};
   if (vendor.eax < features) return traits;
   const Registers found = cpuid(features, 0);
+  const uint32_t version = cpuid(1, 0).eax;
+  const uint32_t family = (version >> 8 & 0xf) + (version >> 20 & 0xff);
+  const bool has_avx512 = found.ebx >> 16 & 1;
+  traits.is_zen4 = vendor.ebx == auth && family == 0x19 && has_avx512;
   traits.has_tiles = found.edx >> 22 & 1;
   traits.has_float16 = found.edx >> 23 & 1;
   traits.has_bfloat16 = found.eax > 0 && (cpuid(features, 1).eax >> 5 & 1);
