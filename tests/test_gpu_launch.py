@@ -76,6 +76,19 @@ def bias_backward(device, rows=9000):
     ops.bias_act_backward(x, x, torch.empty(6, device=device), "gelu", [], False, [True, True])
 
 
+def steps_on_rows(device):
+    """Of a network without products."""
+    vectors = [torch.empty(7, device=device) for _ in range(3)]
+    seed = torch.empty((), dtype=torch.int64, device=device)
+    return matrix(9, 7, device), vectors, "layer_norm gelu dropout scale", [1e-5, 0.5], seed
+
+
+def rows_backward(device):
+    """With every gradient."""
+    input, vectors, *steps = steps_on_rows(device)
+    ops.sequential_backward(input, input, vectors, [], *steps, [True] * 4)
+
+
 # Calls of ops on a device, and what they launch.
 CALLS = {
     "activation": (lambda d: ops.gelu(matrix(9, 7, d)), ["transform"]),
@@ -96,6 +109,8 @@ CALLS = {
     "mlp": (lambda d: ops.mlp(*mlp_arguments(d)), ["forward"]),
     "mlp_forward": (lambda d: ops.mlp_forward(*mlp_arguments(d)), ["forward"]),
     "mlp_backward": (mlp_backward, ["forward", "backward", "add_blocks"]),
+    "sequential": (lambda d: ops.sequential(*steps_on_rows(d)), ["forward"]),
+    "sequential_backward": (rows_backward, ["backward", "add_blocks"]),
     "linear_act": (lambda d: ops.linear_act(matrix(9, 5, d), matrix(8, 5, d), None, "gelu"), ["forward"]),
 }
 every_call = pytest.mark.parametrize(("call", "kernels"), CALLS.values(), ids=CALLS)

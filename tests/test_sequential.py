@@ -189,9 +189,10 @@ def blocks(rows: int, size: int, dtype: torch.dtype, device: Any, dropout: float
     return Steps(input, parameters, steps, params, grad)
 
 
-# Blocks of several rows and of a part of one; parts with sums of their own; rows that are no multiple of anything.
+# Blocks of several rows and of a part of one; parts with sums of their own; rows that are no multiple of anything, and
+# rows for which a GPU's block has no room.
 @every_dtype
-@pytest.mark.parametrize("sizes", [(1, 5), (7, 33), (300, 67), (2500, 16), (40, 1030), (3, 2100)])
+@pytest.mark.parametrize("sizes", [(1, 5), (7, 33), (300, 67), (2500, 16), (40, 1030), (3, 2100), (2, 13000)])
 def test_blocks(device: Any, dtype: torch.dtype, sizes: tuple[int, int], restore_threads: None) -> None:
     """Output and gradients are within the tolerance."""
     network = blocks(*sizes, dtype, device, dropout=0.25 if sizes[0] < 300 else 0.0)

@@ -75,19 +75,20 @@ done
 export FASTOPS_CPU_CAPABILITY=default PYTHONPATH=tools/gpu
 tests() { "$out/venv/bin/python" -m pytest -n auto -q "$@"; }
 kernels=(tests/test_{activation,bias_act,gated_act,mlp,gated_mlp,far_apart}.py)
+rows=(tests/test_sequential.py)
 # Left out: what does not come to the kernels (packaging, benchmarks, conversion, the composite path, tools for PyTorch's
 # graphs), several processes, and tensors that are too large for the emulator.
-callers=(tests/test_{autograd,autograd_in_place,errors,errors_writing,functorch,mixed_precision,nn,nn_layers}.py)
+callers=(tests/test_{autograd,autograd_in_place,dropout,errors,errors_writing,functorch,mixed_precision,nn,nn_layers}.py)
 step "tests in the emulator"
 if [[ $quick ]]; then
   without="threads or blocks or 20000-67 or every_mask or sixteen_bit_value and not gelu or small_networks and float16"
   without+=" or many_rows and (float64 or bfloat16) or every_lane and not (softplus or selu or mish)"
-  FASTOPS_EMULATOR_ORDER=reverse tests "${kernels[@]}" -k "not ($without)"
+  FASTOPS_EMULATOR_ORDER=reverse tests "${kernels[@]}" "${rows[@]}" -k "not ($without)"
   callers=(tests/test_{autograd,autograd_in_place,functorch,mixed_precision,nn_layers}.py)
   PYTEST_PLUGINS=few_activations tests "${callers[@]}" -k "not compile"
 else
   callers+=(tests/test_{autograd_tools,compile,from_sequential,introspection,nn_modes,opcheck,opinfo}.py)
-  tests "${kernels[@]}" "${callers[@]}"
+  tests "${kernels[@]}" "${rows[@]}" "${callers[@]}"
 fi
 
 # Several in processes of their own, beside each other: with more threads, each would wait for the others'.
@@ -119,7 +120,9 @@ sanitized() {
   FASTOPS_EMULATOR_GPU=$1 FASTOPS_EMULATOR_ORDER=$2 LD_PRELOAD=$preload tests "${@:3}"
 }
 sanitized gfx90a forward "${kernels[@]}"
+sanitized none reverse "${rows[@]}" -k "test_blocks and float32 and not 13000"
 if [[ ! $quick ]]; then
+  sanitized none forward "${rows[@]}" -k "test_blocks or test_special_values and not relu"
   sanitized gfx1100 reverse tests/test_{bias_act,mlp,gated_mlp}.py # whose kernels have barriers
   for gpu in gfx942 gfx1201 sm_90 none; do sanitized "$gpu" forward "${small[@]}"; done
 fi

@@ -7,6 +7,7 @@
 #include <ATen/ops/mm.h>
 
 #include "backends/hip/launch.h"
+#include "backends/hip/rows.h"
 #include "backends/hip/small_mlp.h"
 
 namespace fastops::hip {
@@ -110,6 +111,9 @@ struct Device {
   static std::optional<std::vector<Tensor>> try_mlp_backward(const MlpBackwardArguments& mlp) {
     return use_small_mlp(mlp) ? std::optional(small_mlp_gradients(mlp)) : std::nullopt;
   }
+
+  static constexpr auto rows = steps_on_rows;
+  static constexpr auto rows_backward = steps_on_rows_backward;
 };
 
 }  // namespace

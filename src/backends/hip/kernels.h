@@ -62,6 +62,55 @@ FASTOPS_KERNELS_API Error gated_forward(const Call&, Matrix gate, Matrix up, Mat
 FASTOPS_KERNELS_API Error gated_backward(const Call&, Matrix grad, Matrix gate, Matrix up, Matrix dgate, Matrix dup,
                                          Matrix y);
 
+// ---- steps on rows (ops/sequential.h) ----
+
+inline constexpr int most_row_steps = 8;
+
+// Contiguous numbers in device memory; without data there are none.
+struct Numbers {
+  void* data = nullptr;
+  Dtype dtype = Dtype::float32;
+};
+
+struct RowStep {
+  enum class Kind { activation, norm, scale, dropout };
+  Kind kind = Kind::activation;
+  Activation activation{};
+  Params<double> params{};
+  bool centered = false;  // of a norm
+  double eps = 0;
+  Numbers weight{}, bias{};  // [columns]
+  uint32_t stream = 0;       // of a dropout: numbers of its stream below the threshold drop an element
+  uint32_t threshold = 0;
+  double scale = 0;
+  bool wants_weight_grad = false;
+  bool wants_bias_grad = false;
+};
+
+struct RowsCall {
+  RowStep steps[most_row_steps];
+  int count = 0;
+  const void* seed = nullptr;  // an int64 in device memory
+  Dtype computed{};            // float32 or float64
+  int64_t rows = 0;
+  int64_t columns = 0;
+  void* stream = nullptr;
+};
+
+// Whether a block's shared memory has room for the rows.
+FASTOPS_KERNELS_API bool rows_fit(const RowsCall&, bool backward);
+
+// y = the steps' result for x, + added. Matrices of [rows, columns] each of a dtype of its own.
+FASTOPS_KERNELS_API Error rows_forward(const RowsCall&, Numbers x, Numbers added, Numbers y);
+
+// dx = the gradient of x, + added; value = the steps' result for x. `vector_grads` gets the gradients of the steps'
+// weights and biases that are wanted, one after another, in the type that is computed with. Blocks of rows have their
+// own sums, rows_backward_sums(call) numbers of that type in `block_sums`, which are added up in order. x may be absent
+// where there are dropouts alone; added, dx and value always.
+FASTOPS_KERNELS_API int64_t rows_backward_sums(const RowsCall&);
+FASTOPS_KERNELS_API Error rows_backward(const RowsCall&, Numbers x, Numbers grad, Numbers added, Numbers dx,
+                                        Numbers value, void* block_sums, void* vector_grads);
+
 // ---- multi-layer perceptrons in one kernel ----
 
 inline constexpr int64_t most_small_features = 128;

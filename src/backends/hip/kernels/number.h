@@ -28,6 +28,7 @@ FASTOPS_LIBRARY_FUNCTION(expm1)
 FASTOPS_LIBRARY_FUNCTION(log1p)
 FASTOPS_LIBRARY_FUNCTION(tanh)
 FASTOPS_LIBRARY_FUNCTION(erf)
+FASTOPS_LIBRARY_FUNCTION(sqrt)
 #undef FASTOPS_LIBRARY_FUNCTION
 FASTOPS_HOST_DEVICE inline float fma(float a, float b, float c) { return ::fmaf(a, b, c); }
 FASTOPS_HOST_DEVICE inline double fma(double a, double b, double c) { return ::fma(a, b, c); }
