@@ -228,6 +228,8 @@ __device__ void drop(const RowStep& step, const Row<S>& row, uint64_t seed, S* h
   });
 }
 
+// The kernels want room for two blocks on a multiprocessor: for more, nvcc would spill registers.
+
 // f(row) for each of the block's rows, and for places without one.
 template <class S, class F>
 __device__ void for_each_row(const Rows<S>& rows, F f) {
@@ -392,7 +394,7 @@ class Backward {
 
 // Columns of sums: those of the steps in order, the weight's before the bias'.
 template <class S>
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(block_threads, 2)
     backward(Rows<S> rows, int sums, Numbers x, Numbers grad, Numbers added, Numbers dx, Numbers value, S* block_sums) {
   const uint64_t seed = rows.seed ? static_cast<uint64_t>(*rows.seed) : 0;
   const Row<S> places(shared_memory(), rows.columns, 0, true);
