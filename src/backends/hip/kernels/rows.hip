@@ -241,7 +241,7 @@ __device__ void for_each_row(const Rows<S>& rows, F f) {
 }
 
 template <class S>
-__global__ void __launch_bounds__(block_threads) forward(Rows<S> rows, Numbers x, Numbers added, Numbers y) {
+__global__ void __launch_bounds__(block_threads, 2) forward(Rows<S> rows, Numbers x, Numbers added, Numbers y) {
   const uint64_t seed = rows.seed ? static_cast<uint64_t>(*rows.seed) : 0;
   for_each_row(rows, [&](const Row<S>& row) {
     S* const h = row.tile(0);
