@@ -70,7 +70,7 @@ explorer-check: $(stamps)/explorer-check ## Try the benchmark explorer in headle
 # DOCS_REPOSITORY_URL: where links to files that are no pages lead; by default into this clone.
 docs: build $(stamps)/docs $(stamps)/explorer ## Build the pages of the documentation into build/docs; it runs the notebooks. Needs Python 3.11
 	$(bin)/python -m sphinx -W --keep-going -q -d build/docs-cache -b html $(ARGS) docs build/docs
-	test ! -d docs/benchmarks || $(bin)/python tools/build_explorer.py --out build/docs/explorer
+	test ! -d docs/benchmarks || $(bin)/python tools/build_explorer.py --out build/docs/explorer --documentation ../benchmarks.html
 
 # In an environment of their own, with the torch of .venv and what `build` compiled.
 strangers: build ## Run small programs of other people's libraries (tests/strangers/README.md); needs Python 3.11

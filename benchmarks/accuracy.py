@@ -267,8 +267,8 @@ and about the places where its formulas meet. The bound is 1.
 
 ## Activations
 
-The largest error over {tried}; below 2^-98 the unit is that of 2^-98. The aim is PyTorch's own error, or 2 where the
-activation is an elementary function.
+The largest error over {tried}; below 2^-98 the unit is that of 2^-98.
+The aim is PyTorch's own error, or 2 where the activation is an elementary function.
 
 {table(kept, "value")}
 

@@ -40,7 +40,12 @@ nitpick_ignore_regex = [
 
 # What is outside of docs/ is linked to where the workflow found it; by default, to the clone that the pages lie in.
 repository_url = os.environ.get("DOCS_REPOSITORY_URL", "")
-root_pages = {"CHANGELOG.md": "changelog", "CONTRIBUTING.md": "contributing", "SECURITY.md": "security"}
+root_pages = {
+    "CHANGELOG.md": "changelog",
+    "CODE_OF_CONDUCT.md": "conduct",
+    "CONTRIBUTING.md": "contributing",
+    "SECURITY.md": "security",
+}
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "fieldlist"]
 myst_heading_anchors = 4

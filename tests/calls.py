@@ -91,6 +91,10 @@ def tensor_arguments(op: str) -> Iterator[tuple[str, Tensor]]:
 
 
 def raises(error: type[Exception], op: str, argument: str) -> Any:
-    """Expects an error that starts with the op (a backward op may name the op it belongs to) and names the argument."""
+    """Expects an error that starts with the op (a backward op may name the op it belongs to) and names the argument.
+
+    What schemas call self is input in errors, as it is in Python.
+    """
+    argument = re.sub(r"^self\b", "input", argument)
     family = r"\w+" if op.endswith("_backward") else re.sub(r"(_forward|\.out|_)$", "", op) + r"\w*"
     return pytest.raises(error, match=rf"(?s)^fastops\.{family}: .*{re.escape(argument)}")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import re
 import unittest
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 
 import fastops
+from fastops import functional
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -80,6 +83,61 @@ def test_headers() -> None:
     installed = found(r"(?:^|[ (])([a-z_]+(?:/[a-z_]+)*\.h)\b", "cmake/package.cmake")
     text = (DOCS / "reference" / "cpp.md").read_text(encoding="utf-8")
     assert not [header for header in installed if header not in text]
+
+
+# ---- errors ----
+
+
+def tensor_without_memory() -> torch.Tensor:
+    made = torch.ones(4)
+    made.untyped_storage().resize_(0)
+    return made
+
+
+def result_written_to() -> None:
+    y = functional.tanh(torch.ones(4, requires_grad=True))
+    y += 1
+    y.sum().backward()
+
+
+X = torch.ones(3, 4)
+# What the troubleshooting page shows the errors of, in its order.
+MISTAKES: list[Callable[[], Any]] = [
+    lambda: functional.relu(X.long()),
+    lambda: functional.bias_act(X, X[0].half()),
+    lambda: functional.bias_act(X, X[0].to("meta")),
+    lambda: functional.relu(X.to_sparse()),
+    lambda: functional.mlp(X, X),  # type: ignore[arg-type]
+    lambda: functional.mlp(X, [torch.ones(2, 8)]),
+    lambda: functional.mlp(X, [torch.ones(32, 4), torch.ones(2, 64)]),
+    lambda: functional.act_mul(X, X[0]),
+    lambda: functional.bias_act(X, torch.ones(3)),
+    lambda: fastops.nn.MLP(4, 8, activation="swish"),
+    lambda: fastops.nn.MLP(4, 8, activation=torch.nn.RReLU()),
+    lambda: functional.softshrink(X, -1.0),
+    lambda: fastops.nn.MLP(4, 8, 3, residual=True),
+    lambda: setattr(fastops.nn.MLP(4, 8), "activation", "relu"),
+    lambda: fastops.nn.MLP.from_sequential(torch.nn.Sequential(torch.nn.Flatten())),
+    lambda: fastops.nn.MLP(4, 8, 1, dropout=0.5).value_gradient_laplacian(X),
+    lambda: functional.relu(tensor_without_memory()),
+    lambda: functional.relu(torch.ones(1).expand(4), inplace=True),
+    lambda: torch.ops.fastops.relu.out(X[0], out=torch.ones(3)),
+    lambda: torch.ops.fastops.relu.out(X[:2], out=X[1:]),
+    lambda: torch.ops.fastops.relu.out(torch.ones(4, requires_grad=True), out=torch.ones(4)),
+    lambda: torch.jit.trace(lambda x: functional.sequential(x, [], "relu"), X),
+    result_written_to,
+]
+
+
+def test_error_messages() -> None:
+    """The page shows what is raised, up to "..." where that is long; no row is without its mistake."""
+    text = (DOCS / "reference" / "troubleshooting.md").read_text(encoding="utf-8").split("\n| error |")[1]
+    shown = re.findall(r"^\| `([^`]*)`", text.split("\n\n")[0], re.MULTILINE)
+    assert len(shown) == len(MISTAKES)
+    for message, mistake in zip(shown, MISTAKES, strict=True):
+        with pytest.raises(Exception) as caught:
+            mistake()
+        assert message.removesuffix("...").strip() in str(caught.value)
 
 
 # ---- links ----

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import weakref
 from collections.abc import Callable
@@ -61,6 +62,27 @@ FUNCTIONS = ["bias_act", "act_mul", "gated_act", "linear_act", "mlp", "gated_mlp
 def function_arguments(name: str, t: Make) -> dict[str, Any]:
     """Good arguments of a function in fastops.functional."""
     return {"input" if key == "self" else key: value for key, value in ARGUMENTS[name](t).items()}
+
+
+@pytest.mark.parametrize("name", [*ACTIVATIONS, "bias_act", "gated_act"])
+def test_input_has_its_name_in_python(name: str, device: Any) -> None:
+    """The schemas' self is input in every message, as it is among the function's arguments."""
+    function = getattr(functional, name)
+    assert "input" in inspect.signature(function).parameters
+    text = f"fastops.{name}: input must be float32, float64, bfloat16 or float16, but is Long"
+    with pytest.raises(TypeError, match=f"^{re.escape(text)}$"):
+        function(torch.ones(3, 4, device=device).long())
+
+
+def test_input_in_other_messages(device: Any) -> None:
+    """Where it is what another argument, or its own shape, is compared with."""
+    x = torch.ones(3, 5, device=device)
+    with pytest.raises(TypeError, match=r"^fastops\.bias_act: bias is Half, but input is Float; they must have"):
+        functional.bias_act(x, torch.ones(5, device=device).half())
+    with pytest.raises(ValueError, match=r"^fastops\.gated_act: input has shape \[3, 5\], but its last dimension"):
+        functional.gated_act(x)
+    with pytest.raises(RuntimeError, match=r"^fastops\.relu: out overlaps input in part; it must be input or lie"):
+        torch.ops.fastops.relu.out(x[:2], out=x[1:])
 
 
 # What is given instead of a tensor, a list of tensors, a name, a list of numbers and a bool; what the error asks for.

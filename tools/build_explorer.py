@@ -1,6 +1,6 @@
 """Builds the benchmark explorer: the page of docs/explorer, the measurements of docs/benchmarks, and Vega-Lite.
 
-    python tools/build_explorer.py [--out build/explorer] [--data FOLDER_OR_CSV ...]
+    python tools/build_explorer.py [--out build/explorer] [--data FOLDER_OR_CSV ...] [--documentation ../index.html]
 
 What comes out is a folder of static files that needs no server. The measurements are CSV files as
 `python -m fastops.bench --out DIR` writes them (DIR/results.csv), under any name; one file may have several machines.
@@ -104,8 +104,8 @@ def _number(text: str) -> float | None:
     return float(text) if text else None
 
 
-def build(out: Path, sources: Sequence[Path] = (DATA,)) -> None:
-    """Writes the explorer into a folder, from CSV files or the folders that they are in.
+def build(out: Path, sources: Sequence[Path] = (DATA,), documentation: str = "") -> None:
+    """Writes the explorer into a folder, from CSV files or the folders that they are in; with a link, if there is one.
 
     Raises:
         FileNotFoundError: there is no CSV file.
@@ -123,7 +123,7 @@ def build(out: Path, sources: Sequence[Path] = (DATA,)) -> None:
     shutil.copytree(PAGE, out)
     for file in files:
         shutil.copy(file, out / file.name)
-    data = json.dumps({"machines": found}, separators=(",", ":"), allow_nan=False)
+    data = json.dumps({"machines": found, "documentation": documentation}, separators=(",", ":"), allow_nan=False)
     (out / "data.js").write_text(f"window.fastopsBenchmarks = {data};\n", encoding="utf-8")
     (out / "vega.js").write_text(vega(), encoding="utf-8")
 
@@ -141,9 +141,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=OUT, help="the folder, which is made anew; default: build/explorer")
     parser.add_argument("--data", type=Path, nargs="+", default=[DATA], help="default: docs/benchmarks")
+    parser.add_argument("--documentation", default="", help="the address of the documentation, as seen from the page")
     options = parser.parse_args()
     try:
-        build(options.out, options.data)
+        build(options.out, options.data, options.documentation)
     except (FileNotFoundError, ValueError) as error:
         parser.error(str(error))
     print(f"wrote {options.out / 'index.html'}")

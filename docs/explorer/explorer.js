@@ -1,7 +1,7 @@
 // Draws what the form chooses of the measurements in data.js. It makes no requests: opened as a file, it works as well.
 "use strict";
 {
-  const { machines } = window.fastopsBenchmarks;
+  const { machines, documentation } = window.fastopsBenchmarks;
   const { FASTOPS, PEERS, paletteOf, chartSpec } = window.fastopsChart;
   const MOST_BARS = 120; // more are in the table alone
   const FILTERS = ["network", "rows", "dtype", "mode"];
@@ -320,6 +320,7 @@
     draw();
   }
 
+  if (documentation) Object.assign(element("documentation"), { href: documentation, hidden: false });
   element("choice").addEventListener("change", changed);
   window.addEventListener("hashchange", start);
   dark.addEventListener("change", draw);

@@ -7,7 +7,8 @@
 namespace fastops {
 
 std::ostream& operator<<(std::ostream& out, const Argument& argument) {
-  out << argument.name;
+  // What schemas call self, as PyTorch's do, is input in Python, and in PyTorch's own messages there.
+  out << (argument.name == "self" ? "input" : argument.name);
   if (argument.index >= 0) out << '[' << argument.index << ']';
   return out;
 }
@@ -118,7 +119,7 @@ void prepare_out(std::string_view op, at::Tensor& out, const at::Tensor& like) {
   if (!out.sym_sizes().equals(like.sym_sizes())) out.resize__symint(like.sym_sizes());
   check_no_internal_overlap(op, "out", out);
   TORCH_CHECK(overlap(out, like) != at::MemOverlapStatus::Partial, "fastops.", op,
-              ": out overlaps self in part; it must be self or lie elsewhere");
+              ": out overlaps input in part; it must be input or lie elsewhere");
 }
 
 void check_separate(std::string_view op, Argument argument, const std::optional<at::Tensor>& tensor,

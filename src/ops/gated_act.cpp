@@ -31,7 +31,7 @@ GatedActArguments GatedAct::checked() const {
   const ActivationSpec spec = activation_spec(name, activation, params);
   check_tensor(name, "self", self);
   const c10::SymInt size = last_size(name, "self", self);
-  TORCH_CHECK_VALUE(size % 2 == 0, "fastops.", name, ": self has shape ", self.get().sym_sizes(),
+  TORCH_CHECK_VALUE(size % 2 == 0, "fastops.", name, ": input has shape ", self.get().sym_sizes(),
                     ", but its last dimension must be even: it holds the gate and the up half");
   return {self, spec, gate_last};
 }

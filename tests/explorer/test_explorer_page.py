@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_up import build_explorer
 
 Open = Callable[..., Any]
 
@@ -174,6 +175,15 @@ def test_nothing_overflows(open_page: Open, width: int, scheme: str) -> None:
     for text in page.locator("#chart svg text").all():
         if box := text.bounding_box():
             assert box["x"] + box["width"] <= width, text.text_content()
+
+
+def test_link_to_the_documentation(open_page: Open, site: Path) -> None:
+    """Where the page is a part of it; the explorer by itself has none."""
+    page = open_page()
+    assert page.locator("#documentation").is_hidden()
+    build_explorer.build(site / "linked", [site / "made-up.csv"], "../benchmarks.html")
+    page.goto((site / "linked" / "index.html").as_uri())
+    assert page.get_attribute("a:visible >> nth=0", "href") == "../benchmarks.html"
 
 
 def test_dark_mode(open_page: Open) -> None:

@@ -146,6 +146,8 @@ def refusal(schema: Schema, arguments: Arguments) -> str | None:
 def to_draw_again(message: str, arguments: Arguments, rng: random.Random) -> tuple[str, int | None]:
     """The argument that an error names first, and the index in it; any that is not a tensor if it names none."""
     for name, index in re.findall(r"(\w+)(?:\[(\d+)\])?", message.partition(": ")[2]):
+        if name == "input" and "self" in arguments:  # as Python calls it
+            return "self", None
         if name in arguments:
             return name, int(index) if index and isinstance(arguments[name], list) else None
     others = [name for name, value in arguments.items() if isinstance(value, str | float | int | list)]

@@ -101,7 +101,7 @@ def test_threads() -> None:
 
 def test_wrong_device() -> None:
     x = torch.randn(3, 4, device="mps")
-    with pytest.raises(RuntimeError, match=r"bias is on cpu, but self is on mps:0"):
+    with pytest.raises(RuntimeError, match=r"bias is on cpu, but input is on mps:0"):
         ops.bias_act(x, torch.randn(4), "silu")
 
 
