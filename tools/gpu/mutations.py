@@ -104,14 +104,14 @@ WRONG = {
         Mutation("a result that is not wanted", "transform.h", "if (output.of[i].data) ", ""),
     ],
     Group("rows.hip", "test_sequential: test_blocks"): [
-        Mutation("no barrier before a row's sums", "rows.hip", f"= value;\n    {BARRIER}", "= value;\n"),
-        Mutation("no barrier before a row's sum", "rows.hip", f"= sum;\n    }}\n    {BARRIER}", "= sum;\n    }\n"),
-        Mutation("no barrier after a row's sum", "rows.hip", f"{BARRIER}    return total;", "return total;"),
+        Mutation("no barrier before a row's sums", "row_tile.h", f"= value;\n    {BARRIER}", "= value;\n"),
+        Mutation("no barrier before a row's sum", "row_tile.h", f"= sum;\n    }}\n    {BARRIER}", "= sum;\n    }\n"),
+        Mutation("no barrier after a row's sum", "row_tile.h", f"{BARRIER}    return total;", "return total;"),
         Mutation("no barrier before a block's sums", "rows.hip", f"{BARRIER}  if (threadIdx.y", "if (threadIdx.y"),
         Mutation("a row past the last", "rows.hip", "row, row < rows.rows)", "row, row <= rows.rows)"),
         Mutation(
             "a column past the last",
-            "rows.hip",
+            "row_tile.h",
             "column < columns_) f(slot + i, column);",
             "column <= columns_) f(slot + i, column);",
         ),
@@ -123,7 +123,7 @@ WRONG = {
         ),
         Mutation("the last block left out", "rows.hip", "block < blocks; ++block", "block + 1 < blocks; ++block"),
         Mutation("the biased sum of squares", "rows.hip", "(x - mean) * (x - mean)", "x * x"),
-        Mutation("another call of Philox", "rows.hip", "begin / group * calls + begin % calls", "begin % calls"),
+        Mutation("another call of Philox", "row_tile.h", "begin / group * calls + begin % calls", "begin % calls"),
         Mutation("the row of another block", "rows.hip", "gridDim.x} * blockDim.y;", "gridDim.x + 1} * blockDim.y;"),
     ],
     Group("small_mlp.hip", "test_mlp: mlp_forward or mlp_backward or test_many_rows and not data and gelu"): [
