@@ -1,59 +1,23 @@
 // Rows in shared memory, with the sums over a row and the numbers of a dropout for each element.
 #pragma once
 
-#include "backends/hip/kernels/tile.h"
+#include "backends/hip/kernels/transform.h"
 
 namespace fastops::hip {
-namespace {
-
-// ---- numbers of any dtype ----
-
-template <class S>
-__device__ S load(const Numbers& from, int64_t i) {
-  switch (from.dtype) {
-    case Dtype::float32:
-      return static_cast<S>(static_cast<const float*>(from.data)[i]);
-    case Dtype::float64:
-      return static_cast<S>(static_cast<const double*>(from.data)[i]);
-    case Dtype::bfloat16:
-      return static_cast<S>(widen(static_cast<const bfloat16*>(from.data)[i]));
-    case Dtype::float16:
-      return static_cast<S>(widen(static_cast<const float16*>(from.data)[i]));
-  }
-  return S(0);
-}
-
-template <class S>
-__device__ void store(S value, const Numbers& to, int64_t i) {
-  switch (to.dtype) {
-    case Dtype::float32:
-      static_cast<float*>(to.data)[i] = static_cast<float>(value);
-      return;
-    case Dtype::float64:
-      static_cast<double*>(to.data)[i] = static_cast<double>(value);
-      return;
-    case Dtype::bfloat16:
-      static_cast<bfloat16*>(to.data)[i] = narrow<bfloat16>(static_cast<float>(value));
-      return;
-    case Dtype::float16:
-      static_cast<float16*>(to.data)[i] = narrow<float16>(static_cast<float>(value));
-      return;
-  }
-}
 
 // ---- dropout ----
 
 // Of 64 neighbours, 16 calls of Philox have four numbers each: a thread's four elements are 16 apart.
-constexpr int calls = 16;
-constexpr int numbers_of_call = 4;
-constexpr int group = numbers_of_call * calls;
+inline constexpr int calls = 16;
+inline constexpr int numbers_of_call = 4;
+inline constexpr int group = numbers_of_call * calls;
 
 struct FourNumbers {
   uint32_t of[numbers_of_call];
 };
 
 // Philox4x32-10 of the counter (call, row, row >> 32, stream).
-__device__ FourNumbers philox(uint64_t seed, uint32_t call, uint64_t row, uint32_t stream) {
+__device__ inline FourNumbers philox(uint64_t seed, uint32_t call, uint64_t row, uint32_t stream) {
   uint32_t c0 = call, c1 = static_cast<uint32_t>(row), c2 = static_cast<uint32_t>(row >> 32), c3 = stream;
   uint32_t key0 = static_cast<uint32_t>(seed), key1 = static_cast<uint32_t>(seed >> 32);
 #pragma unroll
@@ -168,5 +132,4 @@ inline int64_t shared_numbers(int64_t columns, int64_t tiles) {
   return block_threads / threads * (numbers_beside_tiles(threads) + tiles * tile_numbers);
 }
 
-}  // namespace
 }  // namespace fastops::hip

@@ -5,9 +5,45 @@
 // to the last. Each element belongs to a thread, the one that computes whether a dropout keeps it, and no other thread
 // reads or writes it there: barriers are for sums over a row alone.
 #include "backends/hip/kernels/row_tile.h"
+#include "backends/hip/kernels/tile.h"
 
 namespace fastops::hip {
 namespace {
+
+// ---- numbers of any dtype ----
+
+template <class S>
+__device__ S load(const Numbers& from, int64_t i) {
+  switch (from.dtype) {
+    case Dtype::float32:
+      return static_cast<S>(static_cast<const float*>(from.data)[i]);
+    case Dtype::float64:
+      return static_cast<S>(static_cast<const double*>(from.data)[i]);
+    case Dtype::bfloat16:
+      return static_cast<S>(widen(static_cast<const bfloat16*>(from.data)[i]));
+    case Dtype::float16:
+      return static_cast<S>(widen(static_cast<const float16*>(from.data)[i]));
+  }
+  return S(0);
+}
+
+template <class S>
+__device__ void store(S value, const Numbers& to, int64_t i) {
+  switch (to.dtype) {
+    case Dtype::float32:
+      static_cast<float*>(to.data)[i] = static_cast<float>(value);
+      return;
+    case Dtype::float64:
+      static_cast<double*>(to.data)[i] = static_cast<double>(value);
+      return;
+    case Dtype::bfloat16:
+      static_cast<bfloat16*>(to.data)[i] = narrow<bfloat16>(static_cast<float>(value));
+      return;
+    case Dtype::float16:
+      static_cast<float16*>(to.data)[i] = narrow<float16>(static_cast<float>(value));
+      return;
+  }
+}
 
 // ---- a step ----
 
