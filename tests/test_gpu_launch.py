@@ -8,10 +8,16 @@ import ctypes
 import itertools
 import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import torch
+
+sys.path.append(str(Path(__file__).parents[1] / "tools/gpu"))
+import occupancy
 
 ops = torch.ops.fastops
 RUNTIME = os.environ.get("FASTOPS_GPU_RUNTIME")
@@ -202,3 +208,46 @@ def test_packets(runtime):
         (launch,) = launches(runtime)
         pieces = 16 if (offset, step) == (0, 68) else 64
         assert launch.grid[0] * launch.block[0] == pieces
+
+
+FEATURES = 768  # of what occupancy.csv has of the kernels of rows
+
+
+def rows_backward_of_features(dtype):
+    """LayerNorm, GELU and dropout with every gradient, computed in the dtype."""
+    x = matrix(9, FEATURES, dtype=dtype)
+    vectors = [torch.empty(FEATURES, dtype=dtype, device="hostmem") for _ in range(2)]
+    steps = vectors, "layer_norm gelu dropout", [1e-5, 0.5], torch.empty((), dtype=torch.int64, device="hostmem")
+    ops.sequential(x, *steps)
+    ops.sequential_backward(x, x, vectors, [], *steps[1:], [True] * 3)
+
+
+def small_mlp_of_dtype(dtype):
+    """Forward and backward."""
+    x, weight = matrix(1000, 5, dtype=dtype), matrix(8, 5, dtype=dtype)
+    output, saved = ops.mlp_forward(x, [weight], [None], "gelu", "gelu")
+    ops.mlp_backward(output, x, [weight], [None], output, saved, "gelu", "gelu", [], [], [True, True, False])
+
+
+def bias_backward_of_dtype(dtype):
+    """In packets and by elements."""
+    for columns in (64, 63):
+        x = matrix(9000, columns, dtype=dtype)
+        bias = torch.empty(columns, dtype=dtype, device="hostmem")
+        ops.bias_act_backward(x, x, bias, "gelu", [], False, [True, True])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("source", "call"),
+    [("rows", rows_backward_of_features), ("small_mlp", small_mlp_of_dtype), ("bias_act", bias_backward_of_dtype)],
+    ids=["rows", "small_mlp", "bias_act"],
+)
+def test_shared_memory_of_the_budget(source, call, dtype, runtime):
+    """The budget of occupancy counts with the shared memory that blocks are launched with."""
+    call(dtype)
+    lines = [line.split() for line in runtime.stand_in_launches().decode().splitlines()]
+    names = subprocess.run(["c++filt", *(line[0] for line in lines)], capture_output=True, text=True, check=True)
+    launched = {occupancy.kind(name): int(line[7]) for name, line in zip(names.stdout.splitlines(), lines, strict=True)}
+    assert launched == {kernel: occupancy.budget()[source, kernel].shared for kernel in launched}
+    assert len(launched) >= 2

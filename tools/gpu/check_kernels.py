@@ -2,8 +2,9 @@
 
 No kernel may spill registers to memory, hold a call or a compare-and-swap loop, or access memory through generic
 addresses; the kernels that work in packets must read and write 16 bytes of every operand at once, and the products of
-small networks of 16-bit types must be those of matrix cores. A table of registers and occupancy is written for each
-GPU. AMD's GPUs take clang, NVIDIA's (sm_*) nvcc; where there is no nvcc, the table and the last line say so:
+small networks of 16-bit types must be those of matrix cores. A multiprocessor must have room for as many blocks as the
+budget says (occupancy.py). A table of registers and blocks is written for each GPU. AMD's GPUs take clang, NVIDIA's
+(sm_*) nvcc; where there is no nvcc, the table and the last line say so:
 
     python tools/gpu/check_kernels.py gfx90a sm_90 --few gfx1100 --out build/gpu-check
 """
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import device_libraries
+import occupancy
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted((ROOT / "src/backends/hip/kernels").glob("*.hip"))
@@ -47,13 +49,32 @@ class Kernel:
     source: str
     name: str  # demangled, with template arguments
     registers: int
-    occupancy: str  # waves that a SIMD of an AMD GPU has room for
+    shared: int  # bytes, without those that its launcher asks for
     spills: int  # bytes of memory, or registers that went there
+    threads: int = 0  # of a block
     instructions: list[str] = dataclasses.field(default_factory=list)
 
     def count(self, pattern: str) -> int:
         """How many instructions match."""
         return sum(bool(re.match(pattern, instruction)) for instruction in self.instructions)
+
+    @property
+    def budget(self) -> occupancy.Row | None:
+        """Its row there."""
+        return occupancy.budget().get((self.source, occupancy.kind(self.name)))
+
+    @property
+    def blocks(self) -> int | None:
+        """How many a multiprocessor has room for, where that is known of the GPU."""
+        if self.gpu not in occupancy.LIMITS:
+            return None
+        launched = self.budget.shared if self.budget else 0
+        return occupancy.blocks(self.gpu, self.registers, self.threads, self.shared + launched)
+
+    @property
+    def least_blocks(self) -> int | None:
+        """How many the budget has."""
+        return self.budget.blocks.get(self.gpu) if self.budget else None
 
     def faults(self) -> list[str]:
         """What is wrong with it."""
@@ -73,6 +94,10 @@ class Kernel:
                 faults.append(f"{packets} stores of 16 bytes for {outputs} operands")
         if WITH_PRODUCTS.search(self.name) and not self.count(patterns["product"]):
             faults.append("no product of matrix cores")
+        if self.blocks is not None and self.least_blocks is None:
+            faults.append(f"no budget: --write-budget writes it into {occupancy.BUDGET.relative_to(ROOT)}")
+        elif self.blocks is not None and self.least_blocks is not None and self.blocks < self.least_blocks:
+            faults.append(f"{self.blocks} blocks on a multiprocessor, where the budget has {self.least_blocks}")
         return faults
 
 
@@ -166,9 +191,12 @@ class Amd:
                 source.stem,
                 name="",
                 registers=int(facts["VGPRs"]) + int(facts.get("AGPRs", 0)),
-                occupancy=facts["Occupancy"],
+                shared=int(facts["LDS Size"]),
                 spills=int(facts["ScratchSize"]) + int(facts["VGPRs Spill"]),
             )
+        notes = run([f"llvm-readelf{self.version}", "--notes", str(code)])
+        for threads, name in re.findall(r"\.max_flat_workgroup_size: (\d+)\s+\.name: +(\S+)", notes):
+            kernels[name].threads = int(threads)
         listing = run([f"llvm-objdump{self.version}", "-d", f"--mcpu={gpu}", "--triple=amdgcn-amd-amdhsa", str(code)])
         attach(kernels, listing, symbol=r"[0-9a-f]+ <(.*)>:", comment="//")
         return named(kernels)
@@ -203,8 +231,12 @@ class Nvidia:
         for block in report.split("Compiling entry function '")[1:]:
             spills = [int(n) for n in re.findall(r"(\d+) bytes (?:stack frame|spill stores|spill loads)", block)]
             registers = int(re.findall(r"Used (\d+) registers", block)[0])
-            kernels[block.split("'")[0]] = Kernel(gpu, source.stem, "", registers, "", sum(spills))
-        attach(kernels, (kept / f"{source.stem}.ptx").read_text(), symbol=r".*\.entry (\w+)\(", comment="//")
+            shared = sum(int(n) for n in re.findall(r"(\d+) bytes smem", block))
+            kernels[block.split("'")[0]] = Kernel(gpu, source.stem, "", registers, shared, sum(spills))
+        ptx = (kept / f"{source.stem}.ptx").read_text()
+        for name, threads in re.findall(r"\.entry (\w+)\([^{]*?\.maxntid (\d+), 1, 1", ptx):
+            kernels[name].threads = int(threads)
+        attach(kernels, ptx, symbol=r".*\.entry (\w+)\(", comment="//")
         return named(kernels)
 
 
@@ -230,19 +262,19 @@ def write_tables(kernels: list[Kernel], skipped: list[str], out: Path) -> None:
     """Every kernel in kernels.csv, the extremes for each source file and GPU in kernels.md."""
     with (out / "kernels.csv").open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["gpu", "source", "registers", "occupancy", "instructions", "kernel"])
+        writer.writerow(["gpu", "source", "registers", "blocks", "instructions", "kernel"])
         for k in kernels:
-            writer.writerow([k.gpu, k.source, k.registers, k.occupancy, len(k.instructions), k.name])
+            writer.writerow([k.gpu, k.source, k.registers, k.blocks, len(k.instructions), k.name])
     groups = defaultdict(list)
     for kernel in kernels:
         groups[kernel.source, kernel.gpu].append(kernel)
     lines = [
-        "| source | GPU | kernels | registers, median | most | waves per SIMD, least |",
+        "| source | GPU | kernels | registers, median | most | blocks on a multiprocessor, least |",
         "|---|---|--:|--:|--:|--:|",
     ]
     for (source, gpu), group in sorted(groups.items()):
         registers = sorted(k.registers for k in group)
-        least = min((int(k.occupancy) for k in group if k.occupancy), default="")
+        least = min((k.blocks for k in group if k.blocks is not None), default="")
         lines.append(
             f"| {source} | {gpu} | {len(group)} | {registers[len(registers) // 2]} | {registers[-1]} | {least} |"
         )
@@ -261,8 +293,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "build/gpu-check")
     parser.add_argument("--clang", default="clang++-19")
     parser.add_argument("--nvcc", default="nvcc")
+    parser.add_argument("--write-budget", action="store_true", help=f"of the GPUs, into {occupancy.BUDGET.name}")
     parser.add_argument("--sources", nargs="*", type=Path, default=SOURCES)
     args = parser.parse_args()
+    if args.few and args.write_budget:
+        parser.error("--write-budget: the budget is one for all activations, so there must be no --few")
     args.out.mkdir(parents=True, exist_ok=True)
     flags: dict[str, list[str]] = {gpu: [] for gpu in args.gpus} | {gpu: FEW for gpu in args.few}
     skipped = [gpu for gpu in flags if lacks_compiler(gpu, args.nvcc)]
@@ -275,11 +310,19 @@ def main() -> None:
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         results = pool.map(lambda job: compilers[job[1]].compile(job[0].resolve(), job[1]), jobs)
         kernels = [kernel for result in results for kernel in result]
+    if args.write_budget:
+        found = [(k.gpu, k.source, occupancy.kind(k.name), k.blocks) for k in kernels]
+        occupancy.write_budget((gpu, source, kind, blocks) for gpu, source, kind, blocks in found if blocks is not None)
     write_tables(kernels, skipped, args.out)
     faulty = [(kernel, faults) for kernel in kernels if (faults := kernel.faults())]
     for kernel, faults in faulty:
         print(f"{kernel.gpu}: {kernel.name.split('>(')[0]}>: {', '.join(faults)}")
     without = f", SKIPPED: {', '.join(skipped)}, for which there is no {args.nvcc}" if skipped else ""
+    # With few activations, those that take most room may be missing.
+    roomier = {(k.gpu, k.source, occupancy.kind(k.name)) for k in kernels if k.gpu in args.gpus}
+    roomier -= {(k.gpu, k.source, occupancy.kind(k.name)) for k in kernels if k.blocks == k.least_blocks}
+    if roomier:
+        print(f"{len(roomier)} rows of {occupancy.BUDGET.name} are below what there is room for, for every activation")
     print(f"{len(kernels)} kernels, {len(faulty)} with faults{without}")
     sys.exit(bool(faulty) or not kernels)
 

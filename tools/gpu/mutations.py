@@ -173,6 +173,9 @@ RESULTS = f"{EACH} output.of[i].template packet<1>(row, column + k).element[0] =
 ADDED = "added = bias.template packet<width>(0, column);"
 ADDED_ELEMENTS = f"{EACH} added.element[k] = bias.at(0, column + k);"
 TRANSFORM = "__device__ void transform_packet"
+HELD = "__shared__ Compute<Storage> held[12288 / sizeof(Storage)]; "
+HELD += "held[threadIdx.x] = x[0].v; __syncthreads(); x[0].v = held[0]; formula(x, y);"
+ROWS = "for (int64_t row = begin + threadIdx.y; row < end;"
 SUMS = "block_sums[blockIdx.y * columns + first_column + c]"
 
 # Each with the file of kernels, the GPUs and the fault that it is to be noticed by.
@@ -226,6 +229,24 @@ SLOW = [
         GPUS,
         "2 loads of 16 bytes",
         Mutation("the bias element by element", "bias_act.hip", ADDED, ADDED_ELEMENTS),
+    ),
+    (
+        "activation.hip",
+        GPUS,
+        "blocks on a multiprocessor",
+        Mutation("blocks of 1024 threads", "transform.h", "(block_threads)\n    transform", "(1024)\n    transform"),
+    ),
+    (
+        "activation.hip",
+        GPUS,
+        "blocks on a multiprocessor",
+        Mutation("shared memory for nothing", "transform.h", "formula(x, y);", HELD),
+    ),
+    (
+        "bias_act.hip",
+        GPUS,
+        "blocks on a multiprocessor",
+        Mutation("many rows at a time", "bias_act.hip", ROWS, f"#pragma unroll 8\n    {ROWS}"),
     ),
     (
         "activation.hip",
