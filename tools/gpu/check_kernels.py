@@ -298,20 +298,26 @@ def main() -> None:
     args = parser.parse_args()
     if args.few and args.write_budget:
         parser.error("--write-budget: the budget is one for all activations, so there must be no --few")
-    args.out.mkdir(parents=True, exist_ok=True)
     flags: dict[str, list[str]] = {gpu: [] for gpu in args.gpus} | {gpu: FEW for gpu in args.few}
     skipped = [gpu for gpu in flags if lacks_compiler(gpu, args.nvcc)]
-    compilers: dict[str, Amd | Nvidia] = {
-        gpu: Amd(args.out, [gpu], few, args.clang) if gpu.startswith("gfx") else Nvidia(args.out, few, args.nvcc)
-        for gpu, few in flags.items()
-        if gpu not in skipped
-    }
-    jobs = [(source, gpu) for source in args.sources for gpu in compilers]
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        results = pool.map(lambda job: compilers[job[1]].compile(job[0].resolve(), job[1]), jobs)
-        kernels = [kernel for result in results for kernel in result]
+
+    def compiled(flags: dict[str, list[str]], out: Path) -> list[Kernel]:
+        out.mkdir(parents=True, exist_ok=True)
+        compilers: dict[str, Amd | Nvidia] = {
+            gpu: Amd(out, [gpu], few, args.clang) if gpu.startswith("gfx") else Nvidia(out, few, args.nvcc)
+            for gpu, few in flags.items()
+            if gpu not in skipped
+        }
+        jobs = [(source, gpu) for source in args.sources for gpu in compilers]
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            results = pool.map(lambda job: compilers[job[1]].compile(job[0].resolve(), job[1]), jobs)
+            return [kernel for result in results for kernel in result]
+
+    kernels = compiled(flags, args.out)
     if args.write_budget:
-        found = [(k.gpu, k.source, occupancy.kind(k.name), k.blocks) for k in kernels]
+        # A kernel that has the code of few activations may take more registers than that with all.
+        both = kernels + compiled(dict.fromkeys(args.gpus, FEW), args.out / "few")
+        found = [(k.gpu, k.source, occupancy.kind(k.name), k.blocks) for k in both]
         occupancy.write_budget((gpu, source, kind, blocks) for gpu, source, kind, blocks in found if blocks is not None)
     write_tables(kernels, skipped, args.out)
     faulty = [(kernel, faults) for kernel in kernels if (faults := kernel.faults())]
