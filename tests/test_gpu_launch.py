@@ -135,6 +135,39 @@ def test_launches(call, kernels, runtime):
         assert launch.shared <= 48 * 1024
 
 
+# Networks: features of the layers, rows, dtype, device; whether they are one kernel, forward and backward. Device 0
+# seems to have 132 multiprocessors, device 1 has 16.
+SMALL = [
+    ((128, 128, 128, 128), 1365, torch.float32, 0, False, False),
+    ((128, 128, 128, 128), 1, torch.float32, 0, False, False),
+    ((64, 64, 64, 64), 1365, torch.float32, 0, True, True),
+    ((32, 32, 32, 1), 132 * 64, torch.float32, 0, True, True),
+    ((32, 32, 32, 1), 132 * 64 + 1, torch.float32, 0, True, False),
+    ((32, 32, 32, 1), 16 * 64, torch.float32, 1, True, True),
+    ((32, 32, 32, 1), 16 * 64 + 1, torch.float32, 1, True, False),
+    ((128, 128, 128, 128), 1365, torch.bfloat16, 0, True, True),
+    ((128, 128, 128, 128), 1365, torch.float16, 1, False, False),
+    ((128, 128, 128, 128), 1365, torch.float64, 0, False, False),
+    ((16, 16, 16), 1365, torch.float64, 0, True, True),
+    ((128, 128, 129), 5, torch.bfloat16, 0, False, False),
+]
+
+
+@pytest.mark.parametrize(("sizes", "rows", "dtype", "index", "forward", "backward"), SMALL, ids=str)
+def test_choice_of_one_kernel(sizes, rows, dtype, index, forward, backward, runtime):
+    """A network is one kernel where that takes less time than launching those of its layers."""
+    device = f"hostmem:{index}"
+    weights = [matrix(n, k, device, dtype) for k, n in itertools.pairwise(sizes)]
+    biases = [torch.empty(len(weight), dtype=dtype, device=device) for weight in weights]
+    network = matrix(rows, sizes[0], device, dtype), weights, biases, "gelu", "gelu"
+    output, saved = ops.mlp_forward(*network)
+    is_one = {"forward": [launch.kernel for launch in launches(runtime)] == ["forward"]}
+    mask = [False, *[True] * (2 * len(weights))]
+    ops.mlp_backward(output, *network[:3], output, saved, *network[3:], [], [], mask)
+    is_one["backward"] = [launch.kernel for launch in launches(runtime)] == ["backward", "add_blocks"]
+    assert is_one == {"forward": forward, "backward": backward}
+
+
 @every_call
 def test_stream(call, kernels, runtime):
     """Kernels are put on the current stream of the tensors' device, whichever device is the current one."""

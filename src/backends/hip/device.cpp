@@ -106,10 +106,10 @@ struct Device {
   }
 
   static std::optional<Tensor> try_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved) {
-    return use_small_mlp(mlp) ? std::optional(small_mlp(mlp, saved)) : std::nullopt;
+    return use_small_mlp(mlp, /*backward=*/false) ? std::optional(small_mlp(mlp, saved)) : std::nullopt;
   }
   static std::optional<std::vector<Tensor>> try_mlp_backward(const MlpBackwardArguments& mlp) {
-    return use_small_mlp(mlp) ? std::optional(small_mlp_gradients(mlp)) : std::nullopt;
+    return use_small_mlp(mlp, /*backward=*/true) ? std::optional(small_mlp_gradients(mlp)) : std::nullopt;
   }
 
   static constexpr auto rows = steps_on_rows;

@@ -46,6 +46,7 @@ struct Runtime {
   Result (*push)(Size, Size, size_t, void*) = nullptr;
   Result (*pop)(Size*, Size*, size_t*, void**) = nullptr;
   Result (*launch)(const void*, Size, Size, void**, size_t, void*) = nullptr;
+  Result (*attribute)(int*, int, int) = nullptr;
   Result (*last_error)() = nullptr;
   const char* (*error_string)(Result) = nullptr;
 
@@ -66,6 +67,7 @@ struct Runtime {
     find(push, "__hipPushCallConfiguration");
     find(pop, "__hipPopCallConfiguration");
     find(launch, "hipLaunchKernel");
+    find(attribute, "hipDeviceGetAttribute");
     find(last_error, "hipGetLastError");
     find(error_string, "hipGetErrorString");
   }
@@ -116,6 +118,11 @@ Result __hipPopCallConfiguration(Size* grid, Size* block, size_t* shared, void**
 
 Result hipLaunchKernel(const void* kernel, Size grid, Size block, void** arguments, size_t shared, void* stream) {
   return is_there() ? runtime().launch(kernel, grid, block, arguments, shared, stream) : not_initialized;
+}
+
+// The numbers of the attributes are the same from HIP 5 on.
+Result hipDeviceGetAttribute(int* value, int attribute, int device) {
+  return is_there() ? runtime().attribute(value, attribute, device) : not_initialized;
 }
 
 Result hipGetLastError() { return is_there() ? runtime().last_error() : not_initialized; }

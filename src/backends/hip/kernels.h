@@ -116,6 +116,9 @@ FASTOPS_KERNELS_API Error rows_backward(const RowsCall&, Numbers x, Numbers grad
 inline constexpr int64_t most_small_features = 128;
 inline constexpr int64_t most_small_layers = 8;
 
+// How many multiprocessors (compute units) the device has; 1 where the runtime does not say.
+FASTOPS_KERNELS_API int64_t multiprocessors(int device);
+
 // A layer z = h @ weight.T + bias, f(z). Its vectors and matrices of results are contiguous; null where absent.
 struct SmallLayer {
   const void* weight;  // [out_features, in_features]

@@ -5,8 +5,8 @@
 
 namespace fastops::hip {
 
-// Whether the network is small enough for that, and the work so little that launching kernels is what takes time.
-bool use_small_mlp(const MlpArguments& mlp);
+// Whether the network is small enough for that, and its layers one after another would take longer.
+bool use_small_mlp(const MlpArguments& mlp, bool backward);
 
 // The output; fills `saved` where given.
 Tensor small_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved);

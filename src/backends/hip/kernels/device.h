@@ -27,11 +27,19 @@ inline const char* launch_error() {
   const hipError_t error = hipGetLastError();
   return error == hipSuccess ? nullptr : hipGetErrorString(error);
 }
+inline int multiprocessors_of(int device) {
+  int count = 0;
+  return hipDeviceGetAttribute(&count, hipDeviceAttributeMultiprocessorCount, device) == hipSuccess ? count : 0;
+}
 #else
 using Stream = cudaStream_t;
 inline const char* launch_error() {
   const cudaError_t error = cudaGetLastError();
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+}
+inline int multiprocessors_of(int device) {
+  int count = 0;
+  return cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) == cudaSuccess ? count : 0;
 }
 #endif
 
@@ -49,6 +57,8 @@ const char* launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t 
 }
 
 #else
+
+inline int multiprocessors_of(int) { return 132; }  // as many as an H100 has
 
 inline void* shared_memory() { return emulator::shared_memory(); }
 

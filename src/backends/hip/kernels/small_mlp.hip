@@ -227,6 +227,8 @@ Error dispatch_storage(Dtype dtype, F f) {
 
 }  // namespace
 
+int64_t multiprocessors(int device) { return std::max(multiprocessors_of(device), 1); }
+
 Error small_mlp_forward(const SmallMlp& mlp, Matrix input, void* output) {
   return dispatch_storage(mlp.dtype, [&]<class Storage>() {
     const dim3 grid(divide_up(mlp.rows, tile_rows<Storage>));
