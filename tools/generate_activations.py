@@ -18,9 +18,16 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_dynamo_compiling
+from torch.jit import is_scripting
 
 from . import _C
-from ._eager import check_tensor, is_plain_eager
+from ._eager import check_tensor
+from ._torch_internal import is_function_mode_enabled
+
+# A call of fastops._C ends in the dispatcher, which sees every mode and every subclass but what Python overrides and
+# what Dynamo would have to read. To ask for these takes as long as a few thousand elements: so it is done in place, and
+# of what is cheap to ask for.
 '''
 
 FUNCTION = '''
@@ -40,8 +47,8 @@ def {name}(input: Tensor{signature}, inplace: bool = False) -> Tensor:
     Raises:
         TypeError: ``input`` is no tensor or has another dtype.{errors}
     """
-    if not torch.jit.is_scripting():
-        if not inplace and is_plain_eager(input):
+    if not is_scripting():
+        if not inplace and type(input) is Tensor and not is_dynamo_compiling() and not is_function_mode_enabled():
             return _C.{name}({call})
         if type(input) is not Tensor:
             check_tensor("{name}", input)
