@@ -129,10 +129,11 @@ WRONG = {
     Group("small_mlp.hip", "test_mlp: mlp_forward or mlp_backward or test_many_rows and not data and gelu"): [
         Mutation("no barrier after loading", "tile.h", f"      {BARRIER}      products.", "      products."),
         Mutation("no barrier after products", "tile.h", f"size, width);\n      {BARRIER}", "size, width);\n"),
+        Mutation("no barrier after the values", "tile.h", f"= sum; }});\n    {BARRIER}", "= sum; });\n"),
         Mutation("no barrier before sums", "small_mlp.hip", f"{BARRIER}        tile.add_par", "tile.add_par"),
         Mutation("a row past the last", "small_mlp.hip", "rows = rest < tile_rows<Storage> ? ", "rows = false ? "),
         Mutation("the last block left out", "small_mlp.hip", "block < blocks; ++block", "block + 1 < blocks; ++block"),
-        Mutation("the next element", "tile.h", "f(row, column, sum[i][j])", "f(row, column + 1, sum[i][j])"),
+        Mutation("the next element", "tile.h", "f(row, column, sum[i][j][e])", "f(row, column + 1, sum[i][j][e])"),
         Mutation("elements outside of the tile", "tile.h", "row < height && column < width", "row < height"),
     ],
     Group("small_mlp.hip", "test_mlp: test_many_rows_of_data"): [

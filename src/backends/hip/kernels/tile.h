@@ -9,10 +9,10 @@ namespace fastops::hip {
 inline constexpr int tile_threads = 16;  // in each direction
 inline constexpr int tile_columns = 128;
 
-// The distance of a tile's rows. Odd, so that a column's elements lie in different banks; of 16-bit elements, so that
-// rows begin at multiples of 16 bytes and eight of them, 16 bytes of each, take all banks.
+// The distance of a tile's rows, so that they begin at multiples of 16 bytes and eight of them, 16 bytes of each, take
+// all banks.
 template <class Element>
-inline constexpr int tile_stride = sizeof(Element) == 2 ? tile_columns + 8 : tile_columns + 1;
+inline constexpr int tile_stride = sizeof(Element) == 2 ? tile_columns + 8 : tile_columns + 4;
 
 // The rows of a block's tiles.
 template <class Storage>
@@ -43,41 +43,80 @@ __device__ void with_activation(Activation id, F f) {
 #undef FASTOPS_CASE
 }
 
-// Sums of products a(row, k) * b(k, column). A thread has those of every 16th row and column from its own on.
+// Sums of products a(row, k) * b(k, column). A thread has those of every 16th row and every 16th packet of columns from
+// its own on.
 template <class S>
 struct Products {
+  using Bytes16 = Packet<S, 16 / sizeof(S)>;
   static constexpr int rows = tile_rows<S> / tile_threads;
-  static constexpr int columns = tile_columns / tile_threads;
+  static constexpr int packets = tile_columns / tile_threads / Bytes16::width;
 
-  S sum[rows][columns] = {};
+  S sum[rows][packets][Bytes16::width] = {};
 
-  // Adds products for k < depth. `a` holds a(row, k) at row * a_row + k * a_depth, b a row for each k.
-  __device__ void add(const S* a, int a_row, int a_depth, const S* b, int depth, int width) {
-    for (int k = 0; k < depth; ++k) {
-      S left[rows];
-#pragma unroll
-      for (int i = 0; i < rows; ++i) left[i] = a[(threadIdx.y + i * tile_threads) * a_row + k * a_depth];
-#pragma unroll
-      for (int j = 0; j < columns; ++j) {
-        if (j * tile_threads < width) {
-          const S right = b[k * tile_stride<S> + threadIdx.x + j * tile_threads];
-#pragma unroll
-          for (int i = 0; i < rows; ++i) sum[i][j] = library::fma(left[i], right, sum[i][j]);
-        }
-      }
+  // Adds products for k < depth. `a` holds a(row, k) beside a(row, k + 1), or with `transposed` beside a(row + 1, k);
+  // b has a row for each k.
+  template <bool transposed>
+  __device__ void add(const S* a, const S* b, int depth, int width) {
+    // All threads take the same branch.
+    if (width > tile_columns / 2) {
+      add_packets<transposed, packets>(a, b, depth);
+    } else {
+      add_packets<transposed, packets / 2>(a, b, depth);
     }
   }
 
-  // f(row, column, sum) for each of the thread's sums: those of the elements that belong to it.
+  // f(row, column, sum) for each of the thread's sums.
   template <class F>
   __device__ void for_each(int height, int width, F f) const {
 #pragma unroll
     for (int i = 0; i < rows; ++i) {
 #pragma unroll
-      for (int j = 0; j < columns; ++j) {
-        const int row = threadIdx.y + i * tile_threads;
-        const int column = threadIdx.x + j * tile_threads;
-        if (row < height && column < width) f(row, column, sum[i][j]);
+      for (int j = 0; j < packets; ++j) {
+#pragma unroll
+        for (int e = 0; e < Bytes16::width; ++e) {
+          const int row = threadIdx.y + i * tile_threads;
+          const int column = (threadIdx.x + j * tile_threads) * Bytes16::width + e;
+          if (row < height && column < width) f(row, column, sum[i][j][e]);
+        }
+      }
+    }
+  }
+
+ private:
+  template <bool transposed, int count>
+  __device__ void add_packets(const S* a, const S* b, int depth) {
+    int k = 0;
+    for (; k + Bytes16::width <= depth; k += Bytes16::width) add_steps<transposed, count, Bytes16::width>(a, b, k);
+    for (; k < depth; ++k) add_steps<transposed, count, 1>(a, b, k);
+  }
+
+  // For `steps` of k, in their order.
+  template <bool transposed, int count, int steps>
+  __device__ void add_steps(const S* a, const S* b, int k) {
+    Packet<S, steps> left[rows];
+#pragma unroll
+    for (int i = 0; i < rows; ++i) {
+      const int row = threadIdx.y + i * tile_threads;
+      if constexpr (transposed) {
+#pragma unroll
+        for (int s = 0; s < steps; ++s) left[i].element[s] = a[(k + s) * tile_stride<S> + row];
+      } else {
+        left[i] = *reinterpret_cast<const Packet<S, steps>*>(a + row * tile_stride<S> + k);
+      }
+    }
+#pragma unroll
+    for (int s = 0; s < steps; ++s) {
+#pragma unroll
+      for (int j = 0; j < count; ++j) {
+        const int column = (threadIdx.x + j * tile_threads) * Bytes16::width;
+        const Bytes16 right = *reinterpret_cast<const Bytes16*>(b + (k + s) * tile_stride<S> + column);
+#pragma unroll
+        for (int i = 0; i < rows; ++i) {
+#pragma unroll
+          for (int e = 0; e < Bytes16::width; ++e) {
+            sum[i][j][e] = library::fma(left[i].element[s], right.element[e], sum[i][j][e]);
+          }
+        }
       }
     }
   }
@@ -128,10 +167,11 @@ struct Tiles {
         for_each_element(size, width, [&](int k, int c) { set(k, c, layer.weight.at(begin + k, c)); });
       }
       __syncthreads();
-      products.add(values + begin, tile_stride<S>, 1, panel, size, width);
+      products.template add</*transposed=*/false>(values + begin, panel, size, width);
       __syncthreads();
     }
     products.for_each(rows, width, [&](int r, int c, S sum) { values[r * tile_stride<S> + c] = sum; });
+    __syncthreads();
   }
 
   // f(row, column, sum) for the elements of the transposed operand * below.
@@ -139,7 +179,7 @@ struct Tiles {
   __device__ void add_rows(int rows, int height, int width, F f) const {
     for (int begin = 0; begin < height; begin += tile_rows<S>) {
       Products<S> products;
-      products.add(values + begin, 1, tile_stride<S>, below, rows, width);
+      products.template add</*transposed=*/true>(values + begin, below, rows, width);
       products.for_each(height - begin, width, [&](int r, int c, S sum) { f(begin + r, c, sum); });
     }
   }
