@@ -167,6 +167,17 @@ def test_weights_of_other_classes(name: str, device: Any) -> None:
     torch.testing.assert_close(*values)
 
 
+def test_weights_of_other_classes_are_not_asked(device: Any) -> None:
+    """What convert looks at runs no code of a tensor's class."""
+    model = two_layers().to(device).requires_grad_(False)
+    for layer in (model[0], model[2]):
+        layer.weight = nn.Parameter(layer.weight.detach().as_subclass(Counted), requires_grad=False)
+    calls.clear()
+    report = fastops.nn.convert(model)
+    assert not calls
+    assert report.left
+
+
 @pytest.mark.filterwarnings("ignore:Sparse CSR")
 def test_sparse_weight(device: Any) -> None:
     """A sparse weight takes the layer's own way."""

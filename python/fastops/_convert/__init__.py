@@ -290,7 +290,9 @@ _PRODUCTS = {"linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "einsum", "gro
 
 def _multiplies(module: nn.Module) -> bool:
     """Whether a module has matrices of its own, and a forward that calls products by name."""
-    has_matrices = any(tensor is not None and tensor.dim() > 1 for tensor in module._parameters.values())
+    # To ask a tensor of another class would run code of that class: it may be one.
+    tensors = [tensor for tensor in module._parameters.values() if tensor is not None]
+    has_matrices = any(not is_plain_tensor(tensor) or tensor.dim() > 1 for tensor in tensors)
     return has_matrices and not _PRODUCTS.isdisjoint(_names_in_methods(module))
 
 
