@@ -5,22 +5,16 @@ examples/backend, whose memory no code of the host can read.
 """
 
 import ctypes
-import importlib
 import itertools
 import os
 import re
 import subprocess
-import sys
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import torch
 
-TOOLS = Path(__file__).parents[1] / "tools/gpu"
-if TOOLS.exists():
-    sys.path.append(str(TOOLS))
-    occupancy = importlib.import_module("occupancy")
+from gpu_tools import gpu_tool
 
 ops = torch.ops.fastops
 RUNTIME = os.environ.get("FASTOPS_GPU_RUNTIME")
@@ -31,6 +25,7 @@ pytestmark = pytest.mark.skipif(not RUNTIME, reason="needs FASTOPS_GPU_RUNTIME, 
 class Launch(NamedTuple):
     """What the runtime was asked for."""
 
+    symbol: str
     kernel: str
     grid: tuple[int, ...]
     block: tuple[int, ...]
@@ -56,7 +51,7 @@ def launches(runtime):
         name, *numbers = line.split()
         numbers = [int(number) for number in numbers]
         (kernel,) = re.findall(r"\d(transform|forward|backward|add_blocks)I", name)
-        result.append(Launch(kernel, tuple(numbers[:3]), tuple(numbers[3:6]), *numbers[6:]))
+        result.append(Launch(name, kernel, tuple(numbers[:3]), tuple(numbers[3:6]), *numbers[6:]))
     return result
 
 
@@ -284,9 +279,11 @@ def bias_backward_of_dtype(dtype):
 )
 def test_shared_memory_of_the_budget(source, call, dtype, runtime):
     """The budget of occupancy counts with the shared memory that blocks are launched with."""
+    occupancy = gpu_tool("occupancy")
     call(dtype)
-    lines = [line.split() for line in runtime.stand_in_launches().decode().splitlines()]
-    names = subprocess.run(["c++filt", *(line[0] for line in lines)], capture_output=True, text=True, check=True)
-    launched = {occupancy.kind(name): int(line[7]) for name, line in zip(names.stdout.splitlines(), lines, strict=True)}
+    done = launches(runtime)
+    names = subprocess.run(["c++filt", *(launch.symbol for launch in done)], capture_output=True, text=True, check=True)
+    shared = [launch.shared for launch in done]
+    launched = dict(zip(map(occupancy.kind, names.stdout.splitlines()), shared, strict=True))
     assert launched == {kernel: occupancy.budget()[source, kernel].shared for kernel in launched}
     assert len(launched) >= 2

@@ -1,24 +1,17 @@
 """The model of times on GPUs (tools/gpu/model.py): what must be so whatever its assumptions are."""
 
-import importlib
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
 from fastops.bench import results, suites
 from fastops.bench.workloads import INFERENCE, TRAINING, Elementwise
+from gpu_tools import gpu_tool
 
-TOOLS = Path(__file__).parents[1] / "tools/gpu"
-pytestmark = pytest.mark.skipif(not TOOLS.exists(), reason="needs the sources")
-if TOOLS.exists():
-    sys.path.append(str(TOOLS))
-    model = importlib.import_module("model")
-    H100 = model.GPUS["H100"]
+model = gpu_tool("model")
+H100 = model.GPUS["H100"]
 
 
-@pytest.fixture(params=model.GPUS.values() if TOOLS.exists() else [], ids=lambda gpu: gpu.name)
+@pytest.fixture(params=model.GPUS.values(), ids=lambda gpu: gpu.name)
 def gpu(request):
     """Each GPU of the table."""
     return request.param

@@ -1,17 +1,11 @@
 """The occupancy of GPU kernels and its budget (tools/gpu/occupancy.py), without a compiler or a GPU."""
 
-import importlib
-import sys
-from pathlib import Path
-
 import pytest
 
-TOOLS = Path(__file__).parents[1] / "tools/gpu"
-pytestmark = pytest.mark.skipif(not TOOLS.exists(), reason="needs the sources")
-if TOOLS.exists():
-    sys.path.append(str(TOOLS))
-    check_kernels = importlib.import_module("check_kernels")
-    occupancy = importlib.import_module("occupancy")
+from gpu_tools import gpu_tool
+
+check_kernels = gpu_tool("check_kernels")
+occupancy = gpu_tool("occupancy")
 
 
 # Of CUDA's occupancy calculator, and of AMD's tables of waves for each number of registers, with blocks of 256 threads.

@@ -59,9 +59,14 @@ class Kernel:
         return sum(bool(re.match(pattern, instruction)) for instruction in self.instructions)
 
     @property
+    def kind(self) -> str:
+        """Its name in the budget."""
+        return occupancy.kind(self.name)
+
+    @property
     def budget(self) -> occupancy.Row | None:
         """Its row there."""
-        return occupancy.budget().get((self.source, occupancy.kind(self.name)))
+        return occupancy.budget().get((self.source, self.kind))
 
     @property
     def blocks(self) -> int | None:
@@ -94,10 +99,11 @@ class Kernel:
                 faults.append(f"{packets} stores of 16 bytes for {outputs} operands")
         if WITH_PRODUCTS.search(self.name) and not self.count(patterns["product"]):
             faults.append("no product of matrix cores")
-        if self.blocks is not None and self.least_blocks is None:
+        blocks, least = self.blocks, self.least_blocks
+        if blocks is not None and least is None:
             faults.append(f"no budget: --write-budget writes it into {occupancy.BUDGET.relative_to(ROOT)}")
-        elif self.blocks is not None and self.least_blocks is not None and self.blocks < self.least_blocks:
-            faults.append(f"{self.blocks} blocks on a multiprocessor, where the budget has {self.least_blocks}")
+        elif blocks is not None and least is not None and blocks < least:
+            faults.append(f"{blocks} blocks on a multiprocessor, where the budget has {least}")
         return faults
 
 
@@ -317,16 +323,15 @@ def main() -> None:
     if args.write_budget:
         # A kernel that has the code of few activations may take more registers than that with all.
         both = kernels + compiled(dict.fromkeys(args.gpus, FEW), args.out / "few")
-        found = [(k.gpu, k.source, occupancy.kind(k.name), k.blocks) for k in both]
-        occupancy.write_budget((gpu, source, kind, blocks) for gpu, source, kind, blocks in found if blocks is not None)
+        occupancy.write_budget((k.gpu, k.source, k.kind, n) for k in both if (n := k.blocks) is not None)
     write_tables(kernels, skipped, args.out)
     faulty = [(kernel, faults) for kernel in kernels if (faults := kernel.faults())]
     for kernel, faults in faulty:
         print(f"{kernel.gpu}: {kernel.name.split('>(')[0]}>: {', '.join(faults)}")
     without = f", SKIPPED: {', '.join(skipped)}, for which there is no {args.nvcc}" if skipped else ""
     # With few activations, those that take most room may be missing.
-    roomier = {(k.gpu, k.source, occupancy.kind(k.name)) for k in kernels if k.gpu in args.gpus}
-    roomier -= {(k.gpu, k.source, occupancy.kind(k.name)) for k in kernels if k.blocks == k.least_blocks}
+    roomier = {(k.gpu, k.source, k.kind) for k in kernels if k.gpu in args.gpus}
+    roomier -= {(k.gpu, k.source, k.kind) for k in kernels if k.blocks == k.least_blocks}
     if roomier:
         print(f"{len(roomier)} rows of {occupancy.BUDGET.name} are below what there is room for, for every activation")
     print(f"{len(kernels)} kernels, {len(faulty)} with faults{without}")

@@ -14,6 +14,8 @@
 
 namespace fastops::hip {
 
+constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
 // A matrix in device memory; strides count elements. Without data there is none.
 struct Matrix {
   void* data = nullptr;
@@ -115,6 +117,9 @@ FASTOPS_KERNELS_API Error rows_backward(const RowsCall&, Numbers x, Numbers grad
 
 inline constexpr int64_t most_small_features = 128;
 inline constexpr int64_t most_small_layers = 8;
+
+// How many rows a block has at a time.
+constexpr int64_t small_tile_rows(Dtype dtype) { return dtype == Dtype::float64 ? 16 : 32; }
 
 // How many multiprocessors (compute units) the device has; 1 where the runtime does not say.
 FASTOPS_KERNELS_API int64_t multiprocessors(int device);

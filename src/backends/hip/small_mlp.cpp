@@ -60,16 +60,17 @@ constexpr int64_t launch_time = 5000;
 // has one block, and for each pass over a tile's elements.
 constexpr int64_t latency = 700;
 
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 bool is_16_bit(const MlpArguments& mlp) { return mlp.input.element_size() == 2; }
+
+// A step of a product of float32 or float64: the 8 warps read their operands in 38 cycles; half as wide, the
+// multiply-adds' latency is left.
+int64_t step_time(int64_t width) { return width > most_small_features / 2 ? 22 : 12; }
 
 // A block's product of its tile and a weight, of which `depth` is summed over.
 int64_t product_time(const MlpArguments& mlp, int64_t depth, int64_t width) {
   if (is_16_bit(mlp)) return latency + latency / 2 * divide_up(depth, 16);  // matrix cores: the weight's loads are all
   const int64_t panel_depth = 64 / static_cast<int64_t>(mlp.input.element_size());
-  // The 8 warps read their operands of one step in 38 cycles; half as wide, the multiply-adds' latency is left.
-  return divide_up(depth, panel_depth) * latency + depth * (width > most_small_features / 2 ? 22 : 12);
+  return divide_up(depth, panel_depth) * latency + depth * step_time(width);
 }
 
 // A block's time for a tile in one layer.
@@ -78,14 +79,13 @@ int64_t layer_time(const MlpArguments& mlp, size_t i, bool backward) {
   if (!backward) return product_time(mlp, in, out) + latency;  // and bias and activation
   constexpr int64_t rows = 32;
   // The weight's gradient: for each tile of its rows the products over the tile's rows, and sums that go to memory.
-  const int64_t sums = divide_up(out, rows) * (latency + (is_16_bit(mlp) ? 0 : rows * (in > 64 ? 22 : 12)));
+  const int64_t sums = divide_up(out, rows) * (latency + (is_16_bit(mlp) ? 0 : rows * step_time(in)));
   return product_time(mlp, out, in) + sums + 3 * latency;  // and its input, the derivative, the bias' sums
 }
 
 // Of the kernel: blocks have a multiprocessor each, and a tile after another.
 int64_t kernel_time(const MlpArguments& mlp, bool backward) {
-  const int64_t tile_rows = mlp.input.element_size() == 8 ? 16 : 32;
-  const int64_t tiles = divide_up(row_count(mlp.input), tile_rows);
+  const int64_t tiles = divide_up(row_count(mlp.input), small_tile_rows(dtype_of(mlp.input)));
   int64_t tile = 0;
   for (size_t i = 0; i < mlp.layers(); ++i) tile += layer_time(mlp, i, backward);
   // Backward there is a second kernel, which adds up the blocks' sums.

@@ -196,8 +196,7 @@ __global__ void __launch_bounds__(block_threads)
 
 int64_t backward_blocks(const SmallMlp& mlp) {
   constexpr int64_t most_blocks = 128;
-  const int64_t rows = mlp.dtype == Dtype::float64 ? tile_rows<double> : tile_rows<float>;
-  return std::min(divide_up(mlp.rows, rows), most_blocks);
+  return std::min(divide_up(mlp.rows, small_tile_rows(mlp.dtype)), most_blocks);
 }
 
 // The lowest layer that a gradient is wanted of, or of whose input.

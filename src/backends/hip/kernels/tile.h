@@ -16,7 +16,7 @@ inline constexpr int tile_stride = sizeof(Element) == 2 ? tile_columns + 8 : til
 
 // The rows of a block's tiles.
 template <class Storage>
-inline constexpr int tile_rows = 128 / sizeof(Compute<Storage>);
+inline constexpr int tile_rows = small_tile_rows(sizeof(Compute<Storage>) == 8 ? Dtype::float64 : Dtype::float32);
 
 template <class Element>
 inline constexpr int64_t tile_bytes = tile_rows<Element> * tile_stride<Element> * sizeof(Element);

@@ -86,8 +86,6 @@ __global__ void __launch_bounds__(block_threads)
   }
 }
 
-inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 // The shape of blocks for rows of so many pieces of work: as wide as fills them, at most `widest`.
 inline dim3 block_shape(int64_t pieces, int widest) {
   int best = 1;
