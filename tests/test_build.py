@@ -7,6 +7,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -80,9 +81,54 @@ def test_sources_that_change_during_a_build(tmp_path: Path) -> None:
     assert make("--question") == 1
     assert make("pip=true") == 0
     assert make("--question") == 0
-    (tmp_path / "src/unchanged.cpp").touch()
+    (tmp_path / "python/changed.py").touch()
     assert make("pip=false") == 2
     assert make("--question") == 1
+
+
+@pytest.mark.skipif(shutil.which("make") is None or sys.platform == "win32", reason="needs make and a shell")
+@pytest.mark.skipif(not (SOURCES / "Makefile").exists(), reason="needs the sources")
+def test_a_change_of_sources_alone_needs_no_pip(tmp_path: Path) -> None:
+    """`make build` calls CMake, which installs into the same place, unless something else changed or it never ran."""
+    sources = tmp_path / "clone"
+    for folder in ("cmake", "src", "tools", "python", ".venv/stamps", ".venv/bin", "build/tag"):
+        (sources / folder).mkdir(parents=True)
+    shutil.copy(SOURCES / "Makefile", sources)
+    for file in ("CMakeLists.txt", "pyproject.toml", "src/kernel.cpp", "python/module.py"):
+        (sources / file).touch()
+    for stamp in ("python", "torch---grouptorch", "build"):
+        (sources / ".venv/stamps" / stamp).touch()
+    calls = tmp_path / "calls"
+    for name, script in {
+        "cmake": f'echo "cmake $*" >> {calls}',
+        "python": 'case "$*" in *wheel-tag) echo tag;; *sysconfig*) echo site-packages;; *) exit 1;; esac',
+    }.items():
+        program = sources / ".venv/bin" / name
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+
+    def build() -> list[str]:
+        calls.write_text("")
+        environment = {"PATH": os.environ["PATH"]}
+        subprocess.run(["make", "build", f"pip=echo pip >> {calls};:"], cwd=sources, env=environment, check=True)
+        return calls.read_text().splitlines()
+
+    def change(file: str) -> None:
+        time.sleep(0.05)  # the clock of a file system has ticks
+        (sources / file).touch()
+
+    assert build() == ["pip"]
+    assert build() == []
+    change("src/kernel.cpp")
+    assert build() == ["pip"]  # CMake has not been there
+    (sources / "build/tag/CMakeCache.txt").touch()
+    change("src/kernel.cpp")
+    assert build() == ["cmake --build build/tag", "cmake --install build/tag --strip --prefix site-packages"]
+    assert build() == []
+    for changed in ("python/module.py", "CMakeLists.txt"):
+        change(changed)
+        change("src/kernel.cpp")
+        assert build() == ["pip"]
 
 
 @pytest.mark.skipif(not EXTENSIONS.exists(), reason="needs the sources")

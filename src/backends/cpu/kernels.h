@@ -308,15 +308,18 @@ FASTOPS_KERNELS_API const GemmKernels& gemm_kernels(Dtype dtype);
 FASTOPS_KERNELS_API const RowKernels& row_kernels(Dtype dtype);
 
 // Each instruction set fills the table from its own build of kernels/*.cpp.
-#define FASTOPS_DECLARE_TIER(TIER)           \
-  namespace TIER {                           \
-  void add_activation_kernels(KernelTable&); \
-  void add_bias_act_kernels(KernelTable&);   \
-  void add_gated_act_kernels(KernelTable&);  \
-  void add_gemm_kernels(KernelTable&);       \
-  void add_jet_kernels(KernelTable&);        \
-  void add_layer_kernels(KernelTable&);      \
-  void add_row_kernels(KernelTable&);        \
+#define FASTOPS_DECLARE_TIER(TIER)                    \
+  namespace TIER {                                    \
+  void add_activation_kernels(KernelTable&);          \
+  void add_activation_backward_kernels(KernelTable&); \
+  void add_bias_act_kernels(KernelTable&);            \
+  void add_bias_act_backward_kernels(KernelTable&);   \
+  void add_gated_act_kernels(KernelTable&);           \
+  void add_gated_layer_kernels(KernelTable&);         \
+  void add_gemm_kernels(KernelTable&);                \
+  void add_jet_kernels(KernelTable&);                 \
+  void add_layer_kernels(KernelTable&);               \
+  void add_row_kernels(KernelTable&);                 \
   }
 FASTOPS_DECLARE_TIER(DEFAULT)
 FASTOPS_DECLARE_TIER(AVX2)

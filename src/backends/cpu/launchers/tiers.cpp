@@ -18,9 +18,13 @@ void fill(KernelTable& table) {
   (add(table), ...);
 }
 
-#define FASTOPS_KERNELS_OF(TIER)                                                                                 \
-  TIER::add_activation_kernels, TIER::add_bias_act_kernels, TIER::add_gated_act_kernels, TIER::add_gemm_kernels, \
-      TIER::add_jet_kernels, TIER::add_layer_kernels, TIER::add_row_kernels
+// The elementwise ones, and with products.
+#define FASTOPS_ELEMENTWISE_OF(TIER)                                                               \
+  TIER::add_activation_kernels, TIER::add_activation_backward_kernels, TIER::add_bias_act_kernels, \
+      TIER::add_bias_act_backward_kernels, TIER::add_gated_act_kernels, TIER::add_row_kernels
+#define FASTOPS_KERNELS_OF(TIER)                                                                              \
+  FASTOPS_ELEMENTWISE_OF(TIER), TIER::add_gated_layer_kernels, TIER::add_gemm_kernels, TIER::add_jet_kernels, \
+      TIER::add_layer_kernels
 #ifdef FASTOPS_AVX512_TIER
 RoofKernels roofs_with_tiles() {
   RoofKernels kernels = AVX512::roof_kernels();
@@ -38,10 +42,7 @@ constexpr Tier tiers[] = {
 #ifdef FASTOPS_AVX2_TIER
     {"avx2", fill<FASTOPS_KERNELS_OF(AVX2)>, AVX2::roof_kernels},
 #endif
-    {"default",
-     fill<DEFAULT::add_activation_kernels, DEFAULT::add_bias_act_kernels, DEFAULT::add_gated_act_kernels,
-          DEFAULT::add_row_kernels>,
-     DEFAULT::roof_kernels},
+    {"default", fill<FASTOPS_ELEMENTWISE_OF(DEFAULT)>, DEFAULT::roof_kernels},
 };
 
 const Tier* find_tier(std::string_view name) {
