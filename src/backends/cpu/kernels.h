@@ -95,8 +95,9 @@ struct Product {
   ConstRows transpose;  // the transpose of b, as it is: instead of panels where it is not null
   int64_t depth;
   bool packed = false;
-  int sum = 0;            // which of the two sums it belongs to
-  ConstRows matrix = {};  // b as it is, instead of panels where it is not null
+  bool transposed = false;  // `a` is [depth, rows]; only where one step of the depth is taken at a time
+  int sum = 0;              // which of the two sums it belongs to
+  ConstRows matrix = {};    // b as it is, instead of panels where it is not null
   // What packs `matrix` or `transpose` on the way, one panel's part for a block of the depth after another, where they
   // are not read as they are.
   PackKernel pack = nullptr;
@@ -208,8 +209,8 @@ struct GemmKernels {
   int64_t panel_columns;
   PackKernel pack;             // panels of a matrix [depth, columns]
   PackKernel pack_transposed;  // panels of the transpose of a matrix [columns, depth]
-  // Tiles of the transpose of a matrix [depth, rows], for the left-hand side; adds the sums over the depth to
-  // `sums`, which may be null, in the type that is computed with.
+  // Tiles of the transpose of a matrix [depth, rows], for the left-hand side; adds the sums over the depth to `sums`,
+  // in the type that is computed with. Either may be null, `tiles` where at_once is 1.
   void (*pack_tiles)(ConstRows matrix, int64_t depth, int64_t rows, void* tiles, void* sums);
   // target = source, in the type that is computed with
   void (*convert)(ConstRows source, int64_t rows, int64_t columns, Rows target);

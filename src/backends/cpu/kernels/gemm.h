@@ -34,10 +34,13 @@ struct Arithmetic {
   static Values multiply_add(Values a, Values b, Values sum) { return at::vec::fmadd(a, b, sum); }
 };
 
-// sums[rows, vectors] (+)= a[rows, depth] * panel[depth, vectors]. Element (i, k) of `a` is at a[i * a_stride + k], or
-// at a[k * rows + i] if it is packed. Where several steps are multiplied at once, a packed matrix and the panels have
-// those of an element beside each other, and zeros beyond the depth.
-template <class M, int rows, int vectors, bool packed>
+// How the left-hand matrix of a tile lies: element (i, k) at a[i * a_stride + k], packed at a[k * rows + i], or
+// transposed at a[k * a_stride + i].
+enum class Left { as_is, packed, transposed };
+
+// sums[rows, vectors] (+)= a[rows, depth] * panel[depth, vectors]. Where several steps are multiplied at once, a packed
+// matrix and the panels have those of an element beside each other, and zeros beyond the depth.
+template <class M, int rows, int vectors, Left left>
 void tile(const typename M::Operand* a, int64_t a_stride, const typename M::Operand* panel, int64_t panel_stride,
           int64_t depth, typename M::Sum* sums, bool add, const typename M::Operand* next_a,
           const typename M::Operand* next_panel) {
@@ -58,8 +61,9 @@ void tile(const typename M::Operand* a, int64_t a_stride, const typename M::Oper
     for (int j = 0; j < vectors; ++j) b[j] = M::load(panel + (k * panel_stride + j * width) * at_once);
     FASTOPS_UNROLL(16)
     for (int i = 0; i < rows; ++i) {
-      const auto x = packed ? M::broadcast(a + (k * rows + i) * at_once, at_once)
-                            : M::broadcast(a + i * a_stride + k * at_once, present);
+      const auto x = left == Left::packed       ? M::broadcast(a + (k * rows + i) * at_once, at_once)
+                     : left == Left::transposed ? M::broadcast(a + k * a_stride + i, at_once)
+                                                : M::broadcast(a + i * a_stride + k * at_once, present);
       FASTOPS_UNROLL(2)
       for (int j = 0; j < vectors; ++j) sum[i][j] = M::multiply_add(x, b[j], sum[i][j]);
     }
@@ -68,11 +72,14 @@ void tile(const typename M::Operand* a, int64_t a_stride, const typename M::Oper
   int64_t k = 0;
   for (; k + 4 <= steps; k += 4) {
     FASTOPS_PREFETCH_OUTER(next_panel + k * 4 * at_once);
-    if constexpr (packed) {
+    if constexpr (left == Left::packed) {
       FASTOPS_UNROLL(4)
       for (int line = 0; line < (rows * 4 + 15) / 16; ++line) {
         FASTOPS_PREFETCH(next_a + (k * rows + line * 16) * at_once);
       }
+    } else if constexpr (left == Left::transposed) {
+      FASTOPS_UNROLL(4)
+      for (int ahead = 8; ahead < 12; ++ahead) FASTOPS_PREFETCH(a + (k + ahead) * a_stride);
     } else {
       const auto* const line = next_a + (k / 4 % 4) * ((rows + 3) / 4) * a_stride + k * at_once;
       FASTOPS_UNROLL(4)
@@ -101,14 +108,24 @@ using Tile = void (*)(const typename M::Operand* a, int64_t a_stride, const type
                       const typename M::Operand* next_a, const typename M::Operand* next_panel);
 
 // The tile function for a number of rows.
-template <class M>
-Tile<M> tile_for(int64_t rows, int64_t vectors, bool packed) {
+template <class M, int vectors, Left left>
+Tile<M> tile_for(int64_t rows) {
   static constexpr auto table = []<int... rows_less_1>(std::integer_sequence<int, rows_less_1...>) {
-    return std::array<std::array<std::array<Tile<M>, 2>, 2>, tile_rows>{
-        {{{{{tile<M, rows_less_1 + 1, 1, false>, tile<M, rows_less_1 + 1, 1, true>}},
-           {{tile<M, rows_less_1 + 1, 2, false>, tile<M, rows_less_1 + 1, 2, true>}}}}...}};
+    return std::array<Tile<M>, tile_rows>{tile<M, rows_less_1 + 1, vectors, left>...};
   }(std::make_integer_sequence<int, tile_rows>());
-  return table[rows - 1][vectors - 1][packed];
+  return table[rows - 1];
+}
+template <class M, Left left>
+Tile<M> tile_for(int64_t rows, int64_t vectors) {
+  return vectors == 1 ? tile_for<M, 1, left>(rows) : tile_for<M, 2, left>(rows);
+}
+template <class M>
+Tile<M> tile_for(int64_t rows, int64_t vectors, const Product& product) {
+  if (product.packed) return tile_for<M, Left::packed>(rows, vectors);
+  if constexpr (M::at_once == 1) {
+    if (product.transposed) return tile_for<M, Left::transposed>(rows, vectors);
+  }
+  return tile_for<M, Left::as_is>(rows, vectors);
 }
 
 // Adds one product to a strip of sums [rows, panel_columns]; overwrites what is there if `add` is false.
@@ -126,7 +143,8 @@ void multiply_panel(const Product& product, int64_t first_row, const Tiles& tile
   const auto* const b = product.pack ? part
                         : in_place   ? row<Operand>(product.matrix, 0) + panel * panel_columns<S>
                                      : static_cast<const Operand*>(product.panels) + panel * panel_columns<S> * padded;
-  const auto* const a = row<Operand>(product.a, first_row);
+  const bool by_depth = product.packed || product.transposed;
+  const auto* const a = row<Operand>(product.a, by_depth ? 0 : first_row);
   const Parts blocks(padded / at_once, depth_block<S>);
   if (product.depth == 0 && !add) std::fill(strip, strip + tiles.first[tiles.count] * panel_columns<S>, S(0));
   for (int64_t block = 0; block < blocks.count; ++block) {
@@ -139,12 +157,14 @@ void multiply_panel(const Product& product, int64_t first_row, const Tiles& tile
     for (int t = 0; t < tiles.count; ++t) {
       const int64_t first = tiles.first[t];
       const int64_t size = tiles.size(t);
-      const auto* const a_tile = product.packed ? a + first * padded + k * size : a + first * product.a.stride + k;
-      const auto* const next_a =
-          t + 1 == tiles.count ? a_tile : a_tile + size * (product.packed ? padded : product.a.stride);
-      tile_for<M>(size, width / Vec<S>::width, product.packed)(
-          a_tile, product.a.stride, b_block, b_stride, depth, strip + first * panel_columns<S>, add || block > 0,
-          next_a, next_b == b ? b : next_b + t * width * depth / tiles.count);
+      const int64_t a_stride = product.a.stride;
+      const auto* const a_tile = product.packed       ? a + first * padded + k * size
+                                 : product.transposed ? a + first + k * a_stride
+                                                      : a + first * a_stride + k;
+      const auto* const next_a = t + 1 == tiles.count ? a_tile : a_tile + size * (product.packed ? padded : a_stride);
+      tile_for<M>(size, width / Vec<S>::width, product)(a_tile, a_stride, b_block, b_stride, depth,
+                                                        strip + first * panel_columns<S>, add || block > 0, next_a,
+                                                        next_b == b ? b : next_b + t * width * depth / tiles.count);
     }
   }
 }

@@ -227,7 +227,7 @@ void pack_tiles(ConstRows matrix, int64_t depth, int64_t rows, void* packed, voi
           (Vec<S>::Base::loadu(block_sums + i) + Vec<S>::Base::loadu(line + i)).store(block_sums + i);
         }
       }
-      copy_to_tiles(line, tiles, k, depth, static_cast<S*>(packed));
+      if (packed) copy_to_tiles(line, tiles, k, depth, static_cast<S*>(packed));
     }
     for (int64_t i = 0; sums && i < rows; ++i) static_cast<S*>(sums)[i] += block_sums[i];
   }

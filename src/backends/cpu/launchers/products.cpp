@@ -179,6 +179,14 @@ Parts blocks_of(const ParameterGradients& layer, Dtype dtype, int64_t rows) {
   return {layer.out_features, depth_bytes(dtype, rows) <= 512 ? 32 : gemm_kernels(dtype).most_rows};
 }
 
+// Whether dz is read where it lies: for few panels, packing it takes longer than it saves. Measured. Rows that are a
+// multiple of 4 KiB apart fall into the same sets of the caches.
+bool takes_in_place(const ParameterGradients& layer, Dtype dtype) {
+  const GemmKernels& gemm = gemm_kernels(dtype);
+  return gemm.at_once == 1 && (layer.dz_is_operand || dtype == gemm.operand) && panels_of(layer, dtype) <= 4 &&
+         layer.dz.stride * element_size(gemm.operand) % 4096 != 0;
+}
+
 Units units_of(const ParameterGradients& layer, Dtype dtype, int64_t rows) {
   return {blocks_of(layer, dtype, rows).count * panels_of(layer, dtype), std::max<int64_t>(1, layer.out_features)};
 }
@@ -246,12 +254,21 @@ void GradientSums::multiply(const ParameterGradients& layer, const Sums& sums, c
         sums.bias && first_panel == 0 ? static_cast<char*>(sums.bias) + row * accumulator_size(dtype_) : nullptr;
     const int64_t step = layer.bias_step;
     const auto pack_tiles = gemm_kernels(dz_type).pack_tiles;
+    const bool in_place = takes_in_place(layer, dtype_);
+    void* const tiles = in_place ? nullptr : tiles_[thread];
     if (bias && step > 1) {
-      pack_tiles({dz.data, dz.stride * step}, rows / step, blocks.size(block), tiles_[thread], bias);
+      pack_tiles({dz.data, dz.stride * step}, rows / step, blocks.size(block), tiles, bias);
     }
-    pack_tiles(dz, rows, blocks.size(block), tiles_[thread], step > 1 ? nullptr : bias);
+    if (!in_place || (bias && step == 1)) {
+      pack_tiles(dz, rows, blocks.size(block), tiles, step > 1 ? nullptr : bias);
+    }
     if (layer.weight) {
-      Product product{{tiles_[thread], 0}, panels, {}, rows, /*packed=*/true};
+      Product product{.a = in_place ? dz : ConstRows{tiles, 0},
+                      .panels = panels,
+                      .transpose = {},
+                      .depth = rows,
+                      .packed = !in_place,
+                      .transposed = in_place};
       if (layer.input_in_place) product.matrix = layer.input.arguments.source;
       gemm_kernels(dtype_).multiply(&product, 1, row, blocks.size(block), layer.input.arguments.columns, first_panel,
                                     last_panel, {target.store, &store});
