@@ -39,7 +39,7 @@ def math(name: str, after: str, before: str = "  const float size = metal::fabs(
 
 NOT_METAL = [
     Mutation("a device pointer loses its address space", "access.h", "<device const metal::vec", "<const metal::vec"),
-    Mutation("a constant argument as device", "access.h", "place(constant Elem", "place(device const Elem"),
+    Mutation("a constant argument as device", "access.h", "place_of(constant Elem", "place_of(device const Elem"),
     Mutation(
         "threadgroup memory through a device pointer",
         "bias_act.metal",
@@ -58,7 +58,7 @@ NOT_METAL = [
         "  Quad g = load(gate +",
         "  to.columns = 3;\n  Quad g = load(gate +",
     ),
-    Mutation("a parameter without address space", "access.h", "place(constant Elem", "place(const Elem"),
+    Mutation("a parameter without address space", "access.h", "place_of(constant Elem", "place_of(const Elem"),
     Mutation(
         "a kernel's pointer without address space",
         "column_sums.metal",
@@ -138,6 +138,10 @@ WRONG = [
         "for (uint i = 0; i < count; ++i) data[i]",
         "for (uint i = 1; i < count; ++i) data[i]",
     ),
+    Mutation("a dimension left out", "access.h", "d < to.dims; ++d", "d + 1 < to.dims; ++d"),
+    Mutation("an index that is not divided", "access.h", "rest - outer * to.sizes[d]", "rest"),
+    Mutation("a stride of another dimension", "access.h", "Offset(to.strides[i][1])", "Offset(to.strides[i][0])"),
+    Mutation("a strided store past the end", "access.h", "i < place.count; ++i) data[", "i <= place.count; ++i) data["),
     Mutation(
         "a row left out",
         "bias_act.metal",

@@ -40,6 +40,15 @@ def check(dtype: torch.dtype) -> None:
     (x, dx), (g, dg) = make(9, 12), make(12, 9)
     close(ops.softshrink(dx.t()[1:, ::2], LAMBD), shrink(x.t()[1:, ::2]))
     close(ops.activation_backward(dg, dx.t(), "softshrink", [LAMBD]), g * slope(x.t()))
+    (x, dx), (g, dg) = make(4, 3, 2, 5, 10), make(4, 3, 2, 5, 7)  # of which no two dimensions can be put together
+    x, dx = (tensor[::2, :2, :, :3, :7] for tensor in (x, dx))
+    close(ops.softshrink(dx, LAMBD), shrink(x))
+    g, dg = (tensor[::2, 1:, :, 2:] for tensor in (g, dg))
+    close(ops.activation_backward(dg, dx, "softshrink", [LAMBD]), g * slope(x))
+    (y, dy) = make(4, 3, 2, 5, 20)
+    ops.softshrink.out(dx, LAMBD, out=dy[::2, :2, :, :3, :14:2])
+    y[::2, :2, :, :3, :14:2] = shrink(x)
+    close(dy, y)
     for rows, columns in ((1, 1), (13, 36), (600, 7)):
         (x, dx), (b, db), (g, dg), (u, du) = (make(*s) for s in [(rows, columns), (columns,)] + [(rows, columns)] * 2)
         close(ops.bias_act(dx, db, "softshrink", [LAMBD]), shrink(x + b))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import concurrent.futures
+import ctypes
+import mmap
+import os
 import re
 import runpy
 import subprocess
@@ -84,6 +87,60 @@ def test_nine_dimensions() -> None:
     out = torch.empty_like(x)
     assert ops.silu.out(x, out=out) is out
     torch.testing.assert_close(out.cpu(), torch.nn.functional.silu(x.cpu()))
+
+
+@pytest.mark.parametrize("dims", range(1, 9))
+@pytest.mark.parametrize("innermost", [1, 3, 8])
+def test_dimensions(dims: int, innermost: int) -> None:
+    """Tensors of which no two dimensions can be put together, with and without aligned quads."""
+    sizes = [3, 2, 2, 3, 2, 1, 2][: dims - 1] + [innermost]
+    larger = [size + 4 for size in sizes]
+    x, grad, y = (torch.randn(larger, device="mps")[tuple(slice(2, 2 + size) for size in sizes)] for _ in range(3))
+    storage = y.as_strided([y.untyped_storage().nbytes() // 4], [1], 0)
+    expected = storage.cpu().clone()
+    expected.as_strided(y.size(), y.stride(), y.storage_offset()).copy_(torch.nn.functional.silu(x.cpu()))
+    ops.silu.out(x, out=y)
+    torch.testing.assert_close(storage.cpu(), expected)
+    leaf = x.cpu().clone().requires_grad_()
+    (expected_grad,) = torch.autograd.grad(torch.nn.functional.silu(leaf), leaf, grad.cpu())
+    torch.testing.assert_close(ops.activation_backward(grad, x, "silu").cpu(), expected_grad)
+
+
+class ElementwiseArguments(ctypes.Structure):
+    """The struct in kernels/arguments.h."""
+
+    _fields_ = (
+        ("params", ctypes.c_float * 2),
+        ("from_output", ctypes.c_uint32),
+        ("vectors", ctypes.c_uint32),
+        ("count", ctypes.c_uint64),
+        ("dims", ctypes.c_uint32),
+        ("narrow", ctypes.c_uint32),
+        ("sizes", ctypes.c_uint32 * 8),
+        ("strides", ctypes.c_int64 * 8 * 3),
+    )
+
+
+def test_far_apart() -> None:
+    """Elements more than 2**31 and 2**32 elements apart, in memory that is taken as it is touched."""
+    library = ctypes.CDLL(os.environ["FASTOPS_METAL_KERNELS"])
+    library.metal_find_kernel.restype = ctypes.c_void_p
+    library.metal_launch.restype = ctypes.c_char_p
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
+    stride, sizes = 2**31 + 64, (5, 3, 2)
+    memory = mmap.mmap(-1, 4 * (4 * stride), flags=flags)
+    x = torch.frombuffer(memory, dtype=torch.float32).as_strided(sizes[::-1], (stride, stride // 2, 1))
+    x.copy_(torch.randn(sizes[::-1]))
+    y = torch.full(sizes[::-1], torch.nan)
+    to = ElementwiseArguments(count=5, dims=3, narrow=0)
+    to.sizes[:3] = sizes
+    to.strides[0][:3] = x.stride()[::-1]
+    to.strides[1][:3] = y.stride()[::-1]
+    kernel = ctypes.c_void_p(library.metal_find_kernel(b"fastops_relu_float"))
+    buffers = (ctypes.c_void_p * 3)(x.data_ptr(), y.data_ptr(), ctypes.addressof(to))
+    grid, group = (ctypes.c_uint * 3)(2, 3, 2), (ctypes.c_uint * 3)(2, 4, 2)
+    assert library.metal_launch(kernel, buffers, grid, group) is None
+    assert torch.equal(y, x.relu())
 
 
 def test_threads() -> None:

@@ -59,12 +59,13 @@ LayerSteps::Backward bias_act_gradients(const ActivationSpec& spec, const Tensor
   Tensor sums;
   if (results.bias_grad.defined() && blocks > 1) sums = at::empty({blocks, columns}, saved.options().dtype(at::kFloat));
   const uint64_t across = (static_cast<uint64_t>(columns) + block_columns - 1) / block_columns;
-  const Grid grid{{across * block_quads, static_cast<uint64_t>(blocks) * block_lanes}, {block_quads, block_lanes}};
+  const Grid grid{{across * block_quads, static_cast<uint64_t>(blocks) * block_lanes, 1},
+                  {block_quads, block_lanes, 1}};
   launch({KernelKind::bias_act_backward, spec.id, saved}, grid,
          {grad_rows, saved_rows, bias_row, result_rows, sums, results.bias_grad}, to);
   if (sums.defined()) {
     to.rows = static_cast<uint32_t>(blocks);
-    launch({KernelKind::column_sums, Activation::identity, saved}, {{to.columns, 1}, {64, 1}},
+    launch({KernelKind::column_sums, Activation::identity, saved}, {{to.columns, 1, 1}, {64, 1, 1}},
            {sums, results.bias_grad}, to);
   }
   return results;
@@ -117,7 +118,7 @@ void linear_and_activate(const ActivationSpec& spec, const Tensor& input, const 
   to.depth = static_cast<uint32_t>(input.size(1));
   const auto tiles = [](uint32_t size) { return (uint64_t{size} + product_tile - 1) / product_tile; };
   launch({KernelKind::linear_act, spec.id, input},
-         {{tiles(to.columns) * product_threads, tiles(to.rows)}, {product_threads, 1}},
+         {{tiles(to.columns) * product_threads, tiles(to.rows), 1}, {product_threads, 1, 1}},
          {input_rows, weight_rows, bias_row, pre, result}, to);
 }
 

@@ -3,6 +3,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
+#include <array>
+#include <bit>
 #include <cstdint>
 
 #include "backends/metal/kernels/arguments.h"
@@ -37,9 +40,21 @@ struct KernelId {
 
 // The sizes of a grid of threads and of its threadgroups.
 struct Grid {
-  uint64_t threads[2];
-  uint64_t group[2];
+  std::array<uint64_t, 3> threads;
+  std::array<uint64_t, 3> group;
 };
+
+// Threadgroups of 256 threads for a grid of these sizes, with neighbours along its first dimension as far as there are
+// enough of them, then along the second.
+inline Grid grid_of(const std::array<uint64_t, 3>& threads) {
+  Grid grid{threads, {}};
+  uint64_t left = 256;
+  for (size_t d = 0; d < 3; ++d) {
+    grid.group[d] = std::min(left, std::bit_ceil(threads[d]));
+    left /= grid.group[d];
+  }
+  return grid;
+}
 
 // Gives a result that is a lazy clone (copy on write) memory of its own: a launch takes the buffer that is there.
 inline void own_memory(const Tensor& result) { static_cast<void>(result.mutable_data_ptr()); }

@@ -1,8 +1,6 @@
 // From tensors [..., columns] to the arguments of the kernels over rows.
 #pragma once
 
-#include <algorithm>
-#include <bit>
 #include <limits>
 
 #include "backends/metal/kernels.h"
@@ -42,12 +40,7 @@ inline RowArguments row_arguments(const ActivationSpec& spec, uint32_t flags, at
 }
 
 // A thread for each quad of each row, neighbours in a row in one threadgroup.
-inline Grid row_grid(const RowArguments& to) {
-  constexpr uint64_t threads = 256;
-  const uint64_t quads = (to.columns + quad - 1) / quad;
-  const uint64_t across = std::min(threads, std::bit_ceil(quads));
-  return {{quads, to.rows}, {across, threads / across}};
-}
+inline Grid row_grid(const RowArguments& to) { return grid_of({(to.columns + quad - 1) / quad, to.rows, 1}); }
 
 // `flag` if the tensor is there.
 inline uint32_t flag_if(int flag, const Tensor& tensor) { return tensor.defined() ? static_cast<uint32_t>(flag) : 0; }

@@ -61,6 +61,12 @@ struct Get<metal::vec<T, 2>> {
     return metal::vec<T, 2>(T(s.values[a.kind][0]), T(s.values[a.kind][1]));
   }
 };
+template <typename T>
+struct Get<metal::vec<T, 3>> {
+  static metal::vec<T, 3> get(const Argument& a, const ThreadState& s) {
+    return metal::vec<T, 3>(T(s.values[a.kind][0]), T(s.values[a.kind][1]), T(s.values[a.kind][2]));
+  }
+};
 
 template <int... I>
 struct Indices {};

@@ -11,13 +11,12 @@ template <class A, class T>
     device const T* self [[buffer(0)]],
     device T* result [[buffer(1)]],
     constant ElementwiseArguments& to [[buffer(2)]],
-    uint index [[thread_position_in_grid]]) {
-  const ulong first = ulong(index) * quad;
-  const uint count = uint(metal::min(ulong(quad), to.count - first));
+    uint3 index [[thread_position_in_grid]]) {
+  const QuadPlace<2> place = place_of<2>(to, index);
   const Params<float> params = {to.params[0], to.params[1]};
-  Quad x = load(self, to, 0, first, count);
+  Quad x = load(self, to, 0, place);
   for (int i = 0; i < quad; ++i) x.v[i] = A::value(x.v[i], params);
-  store(x, result, to, 1, first, count);
+  store(x, result, to, 1, place);
 }
 
 // grad_output times the derivative of some order at `saved`.
@@ -27,14 +26,13 @@ template <class A, class T, int order>
     device const T* saved [[buffer(1)]],
     device T* result [[buffer(2)]],
     constant ElementwiseArguments& to [[buffer(3)]],
-    uint index [[thread_position_in_grid]]) {
-  const ulong first = ulong(index) * quad;
-  const uint count = uint(metal::min(ulong(quad), to.count - first));
+    uint3 index [[thread_position_in_grid]]) {
+  const QuadPlace<3> place = place_of<3>(to, index);
   const Gradient<A> gradient = {{to.params[0], to.params[1]}, to.from_output != 0};
-  Quad g = load(grad_output, to, 0, first, count);
-  const Quad s = load(saved, to, 1, first, count);
+  Quad g = load(grad_output, to, 0, place);
+  const Quad s = load(saved, to, 1, place);
   for (int i = 0; i < quad; ++i) g.v[i] = derivative_of_order<A, order>(g.v[i], s.v[i], gradient.from_output, gradient);
-  store(g, result, to, 2, first, count);
+  store(g, result, to, 2, place);
 }
 
 #define FASTOPS_KERNELS(name, A, T)                                                   \

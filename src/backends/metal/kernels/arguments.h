@@ -16,13 +16,15 @@ enum : int {
   most_dims = 8,
 };
 
-// An elementwise kernel. Without dims, the tensors are dense and of one layout.
+// An elementwise kernel: a thread has a quad of the innermost dimension. Where there are others, the grid's second
+// dimension is the next one, and its third all that remain. Without dims, the tensors are dense and of one layout.
 struct ElementwiseArguments {
   float params[2];
   uint32_t from_output;  // whether a derivative is in terms of the output
-  uint32_t vectors;      // whether all tensors are aligned for vector accesses; of dense ones only
-  uint64_t count;
+  uint32_t vectors;      // a bit for each tensor: whether its quads are aligned for vector accesses
+  uint64_t count;        // the elements of the innermost dimension, or all
   uint32_t dims;
+  uint32_t narrow;            // whether 32 bits count the elements between any two of a tensor
   uint32_t sizes[most_dims];  // innermost first
   int64_t strides[most_operands][most_dims];
 };
