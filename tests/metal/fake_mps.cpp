@@ -8,9 +8,11 @@
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_native.h>
+#include <ATen/record_function.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
 
@@ -168,3 +170,35 @@ TORCH_LIBRARY_IMPL(aten, MPS, m) {
 }
 
 TORCH_LIBRARY_IMPL(_, MPS, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>()); }
+
+namespace {
+
+// How many ops the callbacks around launches have called.
+int64_t calls_of_callbacks = 0;
+
+void call_op(const at::RecordFunction& function) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("fastops::hardshrink", "")
+                             .typed<at::Tensor(const at::Tensor&, double)>();
+  thread_local bool calls = false;
+  if (calls || std::strncmp(function.name(), "fastops_", 8) != 0) return;
+  calls = true;
+  op.call(at::ones({4}, at::device(mps)), 0.5);
+  ++calls_of_callbacks;
+  calls = false;
+}
+
+}  // namespace
+
+extern "C" {
+// From now on, an op is called where a launch begins and where it ends, as a profiler's callbacks may.
+void metal_call_ops_around_launches() {
+  at::addGlobalCallback(at::RecordFunctionCallback(
+      [](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {
+        call_op(function);
+        return nullptr;
+      },
+      [](const at::RecordFunction& function, at::ObserverContext*) { call_op(function); }));
+}
+int64_t metal_calls_around_launches() { return calls_of_callbacks; }
+}

@@ -8,7 +8,9 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <mutex>
+#include <regex>
 
 namespace metal {
 template <typename T, int N>
@@ -193,18 +195,28 @@ MTLLibrary_t MetalShaderLibrary::getLibrary(const std::initializer_list<std::str
   TORCH_CHECK(false, "not in this stand-in");
 }
 
-// The kernels of this library are those of the instance that the first line of its text asks for.
+namespace {
+
+// For tests of what Metal would be given: each text goes into the folder FASTOPS_METAL_SOURCES, if there is one.
+void keep_source(const std::string& kernel, const std::string& text) {
+  const char* folder = std::getenv("FASTOPS_METAL_SOURCES");
+  if (folder) std::ofstream(folder + ("/" + kernel) + ".metal") << text;
+}
+
+}  // namespace
+
+// The kernel of this library is that of the instance that the first line of its text asks for.
 std::shared_ptr<MetalKernelFunction> MetalShaderLibrary::getKernelFunction(const std::string& name) {
+  getLibrary();
+  keep_source(name, shaderSource);
   const void* kernel = kernels().find(name.c_str());
   TORCH_CHECK(kernel, "Metal: no kernel ", name);
-  const std::string only = "#define FASTOPS_ONLY FASTOPS_KERNELS(";
-  TORCH_CHECK(shaderSource.compare(0, only.size(), only) == 0);
-  const auto argument = [&](size_t begin) {
-    const size_t from = shaderSource.find_first_not_of(' ', begin);
-    return shaderSource.substr(from, shaderSource.find_first_of(",)", from) - from);
-  };
-  const std::string activation = argument(only.size());
-  const std::string dtype = argument(shaderSource.find(',', shaderSource.find(',') + 1) + 1);
+  std::smatch instance;
+  const std::string line = shaderSource.substr(0, shaderSource.find('\n'));
+  const std::regex form("#define FASTOPS_ONLY FASTOPS_\\w+\\((\\w+), activations::\\w+, (\\w+)\\)");
+  TORCH_CHECK(std::regex_match(line, instance, form), "Metal: a library of ", line);
+  const std::string activation = instance[1];
+  const std::string dtype = instance[2];
   const bool of_activation = name.find("_" + activation + "_") != name.npos || name.find("column_sums") != name.npos;
   const bool of_dtype = name.size() > dtype.size() && name.substr(name.size() - dtype.size() - 1) == "_" + dtype;
   TORCH_CHECK(of_activation && of_dtype, "Metal: no kernel ", name, " in the library of ", activation, ", ", dtype);

@@ -12,8 +12,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import kernels
 import pytest
 import torch
+import translate
 
 import fastops
 
@@ -156,10 +158,71 @@ def test_threads() -> None:
         assert all(pool.map(work, names))
 
 
+CALLBACKS = """
+import ctypes, pathlib, torch, fastops
+library = ctypes.CDLL(str(pathlib.Path(fastops.library_path()).parent / "libfake_mps.so"))
+library.metal_call_ops_around_launches()
+torch.ops.fastops.relu(torch.ones(3, device="mps"))
+print(library.metal_calls_around_launches())
+"""
+
+
+def test_callbacks_that_call_ops() -> None:
+    """What observes launches, such as a profiler, may call ops: nothing is locked meanwhile."""
+    command = [sys.executable, "-c", CALLBACKS]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "2\n"
+
+
 def test_wrong_device() -> None:
     x = torch.randn(3, 4, device="mps")
     with pytest.raises(RuntimeError, match=r"bias is on cpu, but input is on mps:0"):
         ops.bias_act(x, torch.randn(4), "silu")
+
+
+INFERENCE = """
+mlp = fastops.nn.MLP(5, [7], 3, activation="gelu", device="mps")
+gated = fastops.nn.GatedMLP(5, 7, activation="gelu", device="mps")
+with torch.no_grad():
+    x = torch.randn(300, 5, device="mps")
+    mlp(x), gated(x), fastops.functional.gelu(x)
+"""
+DERIVATIVES = """
+ops = torch.ops.fastops
+for order in (1, 2, 3):
+    ops.activation_backward(x, x, "gelu", [], order=order)
+ops.bias_act_backward(x, x, None, "gelu", [], False, [True, True])
+ops.act_mul_backward(x, x, x, "gelu", [], [True, True])
+"""
+
+
+def compiled_sources(folder: Path, code: str, **environment: str) -> dict[str, str]:
+    """What a program lets Metal compile: the text of each library by the name of the kernel that it is for."""
+    variables = {**os.environ, "FASTOPS_METAL_SOURCES": str(folder), **environment}
+    command = [sys.executable, "-c", "import torch, fastops\n" + code]
+    result = subprocess.run(command, env=variables, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    return {path.stem: path.read_text() for path in folder.glob("*.metal")}
+
+
+def test_inference_compiles_no_derivatives(tmp_path: Path) -> None:
+    sources = compiled_sources(tmp_path, INFERENCE)
+    assert len(sources) == 4
+    assert not [name for name in sources if "backward" in name]
+    assert not [name for name, text in sources.items() if "struct Jet" in text]
+
+
+@pytest.mark.parametrize("linear", "01")
+def test_a_library_has_one_kernel(tmp_path: Path, linear: str) -> None:
+    """What Metal compiles is legal, and there is no kernel in it but the one that is wanted."""
+    sources = compiled_sources(tmp_path, INFERENCE + DERIVATIVES, FASTOPS_METAL_LINEAR=linear)
+    assert len(sources) >= 8
+    for name in sources:
+        path = tmp_path / f"{name}.metal"
+        kernels.check(path)
+        text = translate.flatten(path, [], ROOT / "src")
+        assert [host_name for host_name, *_ in translate.find_instances(text, translate.find_kernels(text))] == [name]
 
 
 def test_source_is_whole() -> None:
@@ -169,6 +232,7 @@ def test_source_is_whole() -> None:
         text = embed["inlined"](path, ROOT / "src", set())
         assert not re.search(r'#\s*include\s+"', text)
         assert text.count("struct RowArguments {") == 1
+        assert text.count("define FASTOPS_KERNEL(") == 1
 
 
 def test_example() -> None:

@@ -29,57 +29,53 @@ int dtype_index(const Tensor& tensor) {
   }
 }
 
-// Where the kernels of a kind are, and what is before and after the activation in their names.
+// Where the kernels of a kind are, the macro there that makes one of them, and what is before and after the activation
+// in their names.
 struct Place {
   Source source;
+  const char* macro;
   const char* prefix;
   const char* suffix;
 };
 constexpr std::array<Place, kernel_kinds> places = {{
-    {Source::activation, "", ""},
-    {Source::activation, "", "_backward1"},
-    {Source::activation, "", "_backward2"},
-    {Source::activation, "", "_backward3"},
-    {Source::bias_act, "bias_", ""},
-    {Source::bias_act, "bias_", "_backward"},
-    {Source::gated_act, "gated_", ""},
-    {Source::gated_act, "gated_", "_backward"},
-    {Source::linear_act, "linear_", ""},
-    {Source::column_sums, "column_sums", ""},
+    {Source::activation, "FASTOPS_ACTIVATION", "", ""},
+    {Source::activation_backward, "FASTOPS_BACKWARD1", "", "_backward1"},
+    {Source::activation_backward, "FASTOPS_BACKWARD2", "", "_backward2"},
+    {Source::activation_backward, "FASTOPS_BACKWARD3", "", "_backward3"},
+    {Source::bias_act, "FASTOPS_BIAS_ACT", "bias_", ""},
+    {Source::bias_act, "FASTOPS_BIAS_ACT_BACKWARD", "bias_", "_backward"},
+    {Source::gated_act, "FASTOPS_GATED_ACT", "gated_", ""},
+    {Source::gated_act, "FASTOPS_GATED_ACT_BACKWARD", "gated_", "_backward"},
+    {Source::linear_act, "FASTOPS_LINEAR_ACT", "linear_", ""},
+    {Source::column_sums, "FASTOPS_COLUMN_SUMS", "column_sums", ""},
 }};
-
-// A file's kernels for one activation and dtype. They are compiled when the first of them is wanted: all of them
-// together would take long.
-DynamicMetalShaderLibrary& library(Source source, Activation activation, int dtype) {
-  // Never destroyed: at exit, PyTorch's Metal device may be gone before.
-  static auto* const libraries =
-      new std::unique_ptr<DynamicMetalShaderLibrary>[source_count * activation_count * dtype_names.size()];
-  auto& library =
-      libraries[(static_cast<int>(source) * activation_count + static_cast<int>(activation)) * dtype_names.size() +
-                dtype];
-  if (!library) {
-    const std::string only = c10::str("#define FASTOPS_ONLY FASTOPS_KERNELS(", info(activation).name,
-                                      ", activations::", info(activation).class_name, ", ", dtype_names[dtype], ")\n");
-    library = std::make_unique<DynamicMetalShaderLibrary>(only + source_text(source));
-  }
-  return *library;
-}
 
 struct Function {
   std::string name;
+  std::unique_ptr<DynamicMetalShaderLibrary> library;
   std::shared_ptr<MetalKernelFunction> run;
 };
 
-Function& function(const KernelId& kernel) {
+// A library has one kernel alone, and is compiled when that is wanted: all of them together would take long, and who
+// computes forward shall not wait for derivatives.
+const Function& function(const KernelId& kernel) {
+  // Never destroyed: at exit, PyTorch's Metal device may be gone before.
   static auto* const functions = new Function[kernel_kinds * activation_count * dtype_names.size()];
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
   const int kind = static_cast<int>(kernel.kind);
   Function& function =
       functions[(kind * activation_count + static_cast<int>(kernel.activation)) * dtype_names.size() + kernel.dtype];
   if (!function.run) {
     const Place& place = places[kind];
-    const char* activation = place.source == Source::column_sums ? "" : info(kernel.activation).name;
-    function.name = c10::str("fastops_", place.prefix, activation, place.suffix, "_", dtype_names[kernel.dtype]);
-    function.run = library(place.source, kernel.activation, kernel.dtype).getKernelFunction(function.name);
+    const ActivationInfo& activation = info(kernel.activation);
+    const char* dtype = dtype_names[kernel.dtype];
+    const std::string only = c10::str("#define FASTOPS_ONLY ", place.macro, "(", activation.name,
+                                      ", activations::", activation.class_name, ", ", dtype, ")\n");
+    function.name = c10::str("fastops_", place.prefix, place.source == Source::column_sums ? "" : activation.name,
+                             place.suffix, "_", dtype);
+    function.library = std::make_unique<DynamicMetalShaderLibrary>(only + source_text(place.source));
+    function.run = function.library->getKernelFunction(function.name);
   }
   return function;
 }
@@ -90,11 +86,12 @@ KernelId::KernelId(KernelKind kind, Activation activation, const Tensor& tensor)
     : kind(kind), activation(activation), dtype(dtype_index(tensor)) {}
 
 void launch(const KernelId& kernel, const Grid& grid, at::TensorList tensors, const void* arguments, uint64_t size) {
+  const Function& kernel_function = function(kernel);
+  // Its callbacks, of profilers and of others, may call ops themselves: no lock is held around them.
+  RECORD_FUNCTION(kernel_function.name.c_str(), c10::ArrayRef<const c10::IValue>{});
   // A MetalKernelFunction keeps the encoder that it writes to: one thread at a time.
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
-  Function& kernel_function = function(kernel);
-  RECORD_FUNCTION(kernel_function.name.c_str(), c10::ArrayRef<const c10::IValue>{});
   MetalKernelFunction& run = *kernel_function.run;
   run.runCommandBlock([&] {
     run.startEncoding();

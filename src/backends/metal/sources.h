@@ -3,8 +3,8 @@
 
 namespace fastops::mps {
 
-enum class Source : int { activation, bias_act, gated_act, linear_act, column_sums };
-inline constexpr int source_count = 5;
+enum class Source : int { activation, activation_backward, bias_act, gated_act, linear_act, column_sums };
+inline constexpr int source_count = 6;
 
 const char* source_text(Source source);
 

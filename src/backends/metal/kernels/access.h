@@ -3,6 +3,7 @@
 
 #include "activations/activations.h"
 #include "backends/metal/kernels/arguments.h"
+#include "backends/metal/kernels/instances.h"
 #include "backends/metal/kernels/number.h"
 
 namespace fastops {
@@ -125,15 +126,3 @@ struct Gradient<A, true> {
 
 }  // namespace mps
 }  // namespace fastops
-
-// What instantiates the kernels of a file: FASTOPS_KERNELS(name, A, T) for the activation and element type of
-// FASTOPS_ONLY, which the host defines as it needs a kernel; by default for all of them.
-#define FASTOPS_EACH_TYPE(name, A, ...)        \
-  FASTOPS_KERNELS(name, activations::A, float) \
-  FASTOPS_KERNELS(name, activations::A, half)  \
-  FASTOPS_KERNELS(name, activations::A, bfloat)
-#ifndef FASTOPS_ONLY
-#define FASTOPS_ONLY FASTOPS_ACTIVATIONS(FASTOPS_EACH_TYPE)
-#endif
-
-#define FASTOPS_KERNEL(host_name_, ...) template [[host_name(host_name_)]] [[kernel]] decltype(__VA_ARGS__) __VA_ARGS__;

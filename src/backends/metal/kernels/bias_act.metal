@@ -1,5 +1,4 @@
 // activation(self + bias) over rows, and its backward with the bias gradient summed in the same pass.
-#include "activations/table.h"
 #include "backends/metal/kernels/access.h"
 
 namespace fastops {
@@ -78,9 +77,9 @@ template <class A, class T>
   }
 }
 
-#define FASTOPS_KERNELS(name, A, T)                                      \
-  FASTOPS_KERNEL("fastops_bias_" #name "_" #T, bias_act<A, T>)           \
-  FASTOPS_KERNEL("fastops_bias_" #name "_backward_" #T, bias_act_backward<A, T>)
+#define FASTOPS_BIAS_ACT(name, A, T) FASTOPS_KERNEL("fastops_bias_" #name "_" #T, bias_act<A, T>)
+#define FASTOPS_BIAS_ACT_BACKWARD(name, A, T) FASTOPS_KERNEL("fastops_bias_" #name "_backward_" #T, bias_act_backward<A, T>)
+#define FASTOPS_KERNELS(name, A, T) FASTOPS_BIAS_ACT(name, A, T) FASTOPS_BIAS_ACT_BACKWARD(name, A, T)
 FASTOPS_ONLY
 
 }  // namespace mps

@@ -1,5 +1,10 @@
 // The sums of the columns of a contiguous matrix: what bias_act_backward leaves to do where it has several blocks.
+#ifndef FASTOPS_ONLY
+#define FASTOPS_ONLY FASTOPS_EACH_TYPE(identity, Identity)
+#endif
+
 #include "backends/metal/kernels/arguments.h"
+#include "backends/metal/kernels/instances.h"
 
 namespace fastops {
 namespace mps {
@@ -15,9 +20,10 @@ template <class T>
   result[column] = T(sum);
 }
 
-template [[host_name("fastops_column_sums_float")]] [[kernel]] decltype(column_sums<float>) column_sums<float>;
-template [[host_name("fastops_column_sums_half")]] [[kernel]] decltype(column_sums<half>) column_sums<half>;
-template [[host_name("fastops_column_sums_bfloat")]] [[kernel]] decltype(column_sums<bfloat>) column_sums<bfloat>;
+// Of no activation: its name is left out.
+#define FASTOPS_COLUMN_SUMS(name, A, T) FASTOPS_KERNEL("fastops_column_sums_" #T, column_sums<T>)
+#define FASTOPS_KERNELS(name, A, T) FASTOPS_COLUMN_SUMS(name, A, T)
+FASTOPS_ONLY
 
 }  // namespace mps
 }  // namespace fastops

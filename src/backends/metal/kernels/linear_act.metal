@@ -1,7 +1,6 @@
 // activation(input @ weight.T + bias) in one kernel, with matrices of 8 x 8 elements that a SIMD-group multiplies.
 #include <metal_simdgroup_matrix>
 
-#include "activations/table.h"
 #include "backends/metal/kernels/access.h"
 
 namespace fastops {
@@ -80,7 +79,8 @@ template <class A, class T>
   }
 }
 
-#define FASTOPS_KERNELS(name, A, T) FASTOPS_KERNEL("fastops_linear_" #name "_" #T, linear_act<A, T>)
+#define FASTOPS_LINEAR_ACT(name, A, T) FASTOPS_KERNEL("fastops_linear_" #name "_" #T, linear_act<A, T>)
+#define FASTOPS_KERNELS(name, A, T) FASTOPS_LINEAR_ACT(name, A, T)
 FASTOPS_ONLY
 
 }  // namespace mps
