@@ -22,6 +22,8 @@ STATIC = ["FASTOPS_ONLY=FASTOPS_EACH_TYPE(gelu, GELU)"]
 DYNAMIC = ["FASTOPS_ONLY=FASTOPS_EACH_TYPE(softshrink, Softshrink)"]
 BARRIER = "  threadgroup_barrier(metal::mem_flags::mem_threadgroup);\n"
 
+FOUND = "\n    threadgroup_barrier(metal::mem_flags::mem_threadgroup);  // what norms found can be read\n"
+
 
 class Mutation(NamedTuple):
     """A text in a file of src/backends/metal/kernels and what it becomes."""
@@ -46,6 +48,7 @@ NOT_METAL = [
         "= total.v[i].v;",
         "= total.v[i].v; device float* p = &partial[0][0]; *p = 0.0f;",
     ),
+    Mutation("a tile through a device pointer", "row_tile.h", "threadgroup float* tiles;", "device float* tiles;"),
     Mutation(
         "a write through a const pointer",
         "activation.metal",
@@ -164,6 +167,17 @@ WRONG = [
     Mutation(
         "a result outside of the matrix", "linear_act.metal", "row >= to.rows || column >= to.columns", "row >= to.rows"
     ),
+    Mutation("no barrier before parts of a row's sum are read", "row_tile.h", f"= value;\n  {BARRIER}", "= value;\n"),
+    Mutation("no barrier before a row's sum is read", "row_tile.h", f"  {BARRIER}    float total", "    float total"),
+    Mutation("no barrier before what norms found is read", "rows.metal", FOUND, "\n"),
+    Mutation("no barrier before the rows' sums are added", "rows.metal", f"  }}\n{BARRIER}  if", "  }\n  if"),
+    Mutation("a row that is not there", "row_tile.h", "row < to.rows ? to.columns : 0", "to.columns"),
+    Mutation("nine rounds of Philox", "row_tile.h", "round < 10", "round < 9"),
+    Mutation("another call of Philox", "rows.metal", "row_group * row_calls + first", "row_group + first"),
+    Mutation("a column of another row's tile", "row_tile.h", "thread_position.y * group_size.x * to.slots +", ""),
+    Mutation("a sum in another one's place", "rows.metal", "wants_weight_grad + step.wants_bias", "wants_bias"),
+    Mutation("a norm's gradient without its mean", "rows.metal", "- mean - kept_at", "- 0.0f * mean - kept_at"),
+    Mutation("a norm's gradient of another mean", "rows.metal", "(value - row.first_mean())", "(value)"),
     Mutation("the sums of one block only", "column_sums.metal", "row < to.rows", "row < 1"),
 ]
 

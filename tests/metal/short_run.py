@@ -1,5 +1,6 @@
 """Every kernel of one activation in a few seconds, for mutations.py; the real tests are the suite."""
 
+import itertools
 import os
 
 import torch
@@ -67,7 +68,35 @@ def check(dtype: torch.dtype) -> None:
         close(ops.linear_act(dx, dw, db, "softshrink", [LAMBD]) / inputs, shrink(x @ w.T + b) / inputs)
 
 
+# A barrier may stand in for another one: not in all of these.
+STEPS = ("layer_norm softshrink dropout scale rms_norm", "layer_norm softshrink dropout", "scale softshrink")
+VECTORS = {"layer_norm": 2, "rms_norm": 1, "scale": 1}
+NUMBERS = {"layer_norm": [1e-5], "rms_norm": [1e-5], "softshrink": [LAMBD], "dropout": [0.25]}
+
+
+def run_rows(steps: str, x: Tensor, grad: Tensor, *parameters: Tensor) -> list[Tensor]:
+    """The steps' result and all gradients."""
+    params = [number for step in steps.split() for number in NUMBERS.get(step, [])]
+    seed = torch.tensor(123456789, device=x.device) if "dropout" in steps else None
+    value, saved = ops.sequential_forward(x, parameters, steps, params, seed)
+    mask = [True] * (1 + len(parameters))
+    return [value, *ops.sequential_backward(grad, x, parameters, saved, steps, params, seed, mask)]
+
+
+def check_rows(dtype: torch.dtype) -> None:
+    """Steps on rows, against the kernels of the CPU."""
+    for steps, (rows, columns) in itertools.product(STEPS, ((23, 70), (3, 1030))):
+        x, grad = torch.randn(2, rows, columns).to(dtype)
+        parameters = [torch.randn(columns) for step in steps.split() for _ in range(VECTORS.get(step, 0))]
+        tensors = x, grad, *parameters
+        results = (run_rows(steps, *(tensor.to(device) for tensor in tensors)) for device in ("mps", "cpu"))
+        for result, expected in zip(*results, strict=True):
+            bound = max(1.0, expected.float().abs().max().item())
+            close(result / bound, expected.float() / bound)
+
+
 for seed in range(2):
     torch.manual_seed(seed)
     for each in (torch.float32, torch.float16, torch.bfloat16):
         check(each)
+        check_rows(each)

@@ -9,6 +9,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "backends/metal/elementwise.h"
+#include "backends/metal/row_steps.h"
 #include "backends/metal/rows.h"
 #include "ops/environment.h"
 
@@ -64,9 +65,7 @@ LayerSteps::Backward bias_act_gradients(const ActivationSpec& spec, const Tensor
   launch({KernelKind::bias_act_backward, spec.id, saved}, grid,
          {grad_rows, saved_rows, bias_row, result_rows, sums, results.bias_grad}, to);
   if (sums.defined()) {
-    to.rows = static_cast<uint32_t>(blocks);
-    launch({KernelKind::column_sums, Activation::identity, saved}, {{to.columns, 1, 1}, {64, 1, 1}},
-           {sums, results.bias_grad}, to);
+    sum_columns(sums, results.bias_grad);
   }
   return results;
 }
@@ -167,6 +166,9 @@ struct Device {
   }
 
   static Tensor product(const Tensor& a, const Tensor& b) { return at::mm(a, b); }
+
+  static constexpr auto rows = steps_on_rows;
+  static constexpr auto rows_backward = steps_on_rows_backward;
 
   static Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
     const auto [z, rest] = project(x, weight, bias);

@@ -2,6 +2,7 @@
 
 #include <ATen/record_function.h>
 
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <mutex>
@@ -14,20 +15,6 @@ namespace fastops::mps {
 namespace {
 
 constexpr std::array<const char*, 3> dtype_names = {"float", "half", "bfloat"};
-
-int dtype_index(const Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case at::kFloat:
-      return 0;
-    case at::kHalf:
-      return 1;
-    case at::kBFloat16:
-      return 2;
-    default:
-      TORCH_CHECK_TYPE(false, "fastops: Apple GPUs have no ", tensor.scalar_type(),
-                       "; use float32, bfloat16 or float16");
-  }
-}
 
 // Where the kernels of a kind are, the macro there that makes one of them, and what is before and after the activation
 // in their names.
@@ -48,6 +35,10 @@ constexpr std::array<Place, kernel_kinds> places = {{
     {Source::gated_act, "FASTOPS_GATED_ACT_BACKWARD", "gated_", "_backward"},
     {Source::linear_act, "FASTOPS_LINEAR_ACT", "linear_", ""},
     {Source::column_sums, "FASTOPS_COLUMN_SUMS", "column_sums", ""},
+    {Source::rows, "FASTOPS_ROWS_SMALL", "rows_", "_small"},
+    {Source::rows, "FASTOPS_ROWS_LARGE", "rows_", "_large"},
+    {Source::rows, "FASTOPS_ROWS_BACKWARD_SMALL", "rows_", "_backward_small"},
+    {Source::rows, "FASTOPS_ROWS_BACKWARD_LARGE", "rows_", "_backward_large"},
 }};
 
 struct Function {
@@ -82,8 +73,21 @@ const Function& function(const KernelId& kernel) {
 
 }  // namespace
 
-KernelId::KernelId(KernelKind kind, Activation activation, const Tensor& tensor)
-    : kind(kind), activation(activation), dtype(dtype_index(tensor)) {}
+int dtype_index(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kFloat:
+      return 0;
+    case at::kHalf:
+      return 1;
+    case at::kBFloat16:
+      return 2;
+    default:
+      TORCH_CHECK_TYPE(false, "fastops: Apple GPUs have no ", dtype, "; use float32, bfloat16 or float16");
+  }
+}
+
+KernelId::KernelId(KernelKind kind, Activation activation, at::ScalarType dtype)
+    : kind(kind), activation(activation), dtype(dtype_index(dtype)) {}
 
 void launch(const KernelId& kernel, const Grid& grid, at::TensorList tensors, const void* arguments, uint64_t size) {
   const Function& kernel_function = function(kernel);
@@ -97,7 +101,8 @@ void launch(const KernelId& kernel, const Grid& grid, at::TensorList tensors, co
     run.startEncoding();
     unsigned index = 0;
     // Metal wants every buffer of a kernel to be there.
-    for (const Tensor& tensor : tensors) run.setArg(index++, tensor.defined() ? tensor : tensors.front());
+    const Tensor& any = *std::find_if(tensors.begin(), tensors.end(), [](const Tensor& t) { return t.defined(); });
+    for (const Tensor& tensor : tensors) run.setArg(index++, tensor.defined() ? tensor : any);
     run.setArg(index, arguments, size);
     run.dispatch(c10::ArrayRef<uint64_t>(grid.threads), c10::ArrayRef<uint64_t>(grid.group));
   });

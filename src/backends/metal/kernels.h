@@ -26,16 +26,26 @@ enum class KernelKind : int {
   gated_act_backward,
   linear_act,
   column_sums,  // of no activation
+  rows_small,   // with less threadgroup memory
+  rows_large,
+  rows_backward_small,
+  rows_backward_large,
 };
-inline constexpr int kernel_kinds = 10;
+inline constexpr int kernel_kinds = 14;
 
-// The kernel of an activation for the dtype of `tensor`: float32, float16 or bfloat16.
+// 0 for float32, 1 for float16, 2 for bfloat16.
+int dtype_index(at::ScalarType dtype);
+
+// The kernel of an activation for a dtype, or that of `tensor`. Steps on rows have kernels for float32 alone, in which
+// they compute, whatever the tensors are.
 struct KernelId {
   KernelKind kind;
   Activation activation;
   int dtype;
 
-  KernelId(KernelKind kind, Activation activation, const Tensor& tensor);
+  KernelId(KernelKind kind, Activation activation, at::ScalarType dtype);
+  KernelId(KernelKind kind, Activation activation, const Tensor& tensor)
+      : KernelId(kind, activation, tensor.scalar_type()) {}
 };
 
 // The sizes of a grid of threads and of its threadgroups.

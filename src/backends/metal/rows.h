@@ -42,6 +42,13 @@ inline RowArguments row_arguments(const ActivationSpec& spec, uint32_t flags, at
 // A thread for each quad of each row, neighbours in a row in one threadgroup.
 inline Grid row_grid(const RowArguments& to) { return grid_of({(to.columns + quad - 1) / quad, to.rows, 1}); }
 
+// result = the sums of the columns of a contiguous float32 matrix
+inline void sum_columns(const Tensor& matrix, const Tensor& result) {
+  const RowArguments to = row_arguments({Activation::identity, {}}, 0, {matrix});
+  launch({KernelKind::column_sums, Activation::identity, result}, {{to.columns, 1, 1}, {64, 1, 1}}, {matrix, result},
+         to);
+}
+
 // `flag` if the tensor is there.
 inline uint32_t flag_if(int flag, const Tensor& tensor) { return tensor.defined() ? static_cast<uint32_t>(flag) : 0; }
 

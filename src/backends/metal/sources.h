@@ -3,8 +3,8 @@
 
 namespace fastops::mps {
 
-enum class Source : int { activation, activation_backward, bias_act, gated_act, linear_act, column_sums };
-inline constexpr int source_count = 6;
+enum class Source : int { activation, activation_backward, bias_act, gated_act, linear_act, column_sums, rows };
+inline constexpr int source_count = 7;
 
 const char* source_text(Source source);
 

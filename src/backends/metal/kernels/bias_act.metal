@@ -78,7 +78,8 @@ template <class A, class T>
 }
 
 #define FASTOPS_BIAS_ACT(name, A, T) FASTOPS_KERNEL("fastops_bias_" #name "_" #T, bias_act<A, T>)
-#define FASTOPS_BIAS_ACT_BACKWARD(name, A, T) FASTOPS_KERNEL("fastops_bias_" #name "_backward_" #T, bias_act_backward<A, T>)
+#define FASTOPS_BIAS_ACT_BACKWARD(name, A, T) \
+  FASTOPS_KERNEL("fastops_bias_" #name "_backward_" #T, bias_act_backward<A, T>)
 #define FASTOPS_KERNELS(name, A, T) FASTOPS_BIAS_ACT(name, A, T) FASTOPS_BIAS_ACT_BACKWARD(name, A, T)
 FASTOPS_ONLY
 

@@ -65,7 +65,8 @@ template <class A, class T>
 }
 
 #define FASTOPS_GATED_ACT(name, A, T) FASTOPS_KERNEL("fastops_gated_" #name "_" #T, gated_act<A, T>)
-#define FASTOPS_GATED_ACT_BACKWARD(name, A, T) FASTOPS_KERNEL("fastops_gated_" #name "_backward_" #T, gated_act_backward<A, T>)
+#define FASTOPS_GATED_ACT_BACKWARD(name, A, T) \
+  FASTOPS_KERNEL("fastops_gated_" #name "_backward_" #T, gated_act_backward<A, T>)
 #define FASTOPS_KERNELS(name, A, T) FASTOPS_GATED_ACT(name, A, T) FASTOPS_GATED_ACT_BACKWARD(name, A, T)
 FASTOPS_ONLY
 
