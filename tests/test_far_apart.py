@@ -100,22 +100,50 @@ def test_mlp(apart, matrices):
     torch.testing.assert_close(far, results(x, weight, matrices[3][:, 0], grad))
 
 
-@pytest.mark.skipif(
+only_ends = pytest.mark.skipif(
     os.environ.get("FASTOPS_EMULATOR_BLOCKS") != "ends",
     reason="needs the GPU emulator with FASTOPS_EMULATOR_BLOCKS=ends; test_large.py computes every element",
 )
+
+
+@only_ends
 @pytest.mark.parametrize(
-    ("sizes", "stride"),
-    [((1, 2**31 + 2048), (2**31 + 2048, 1)), ((257 * 65535 * 128, 2), (3, 1))],
-    ids=["columns", "rows"],
+    ("sizes", "stride", "offset"),
+    [
+        ((1, 2**31 + 2048), (2**31 + 2048, 1), 0),
+        ((257 * 65535 * 128, 2), (3, 1), 0),
+        ((1, 2**32 + 2048), (2**32 + 2048, 1), 1),
+    ],
+    ids=["columns", "rows", "columns-past-a-grid"],
 )
-def test_ends(sizes, stride, device):
-    """The first and the last of more than 2**31 columns, or rows. Sizes that fill the blocks of the kernel."""
-    storage = untouched_memory((sizes[0] - 1) * stride[0] + sizes[1], device)
-    x = storage.as_strided(sizes, stride)
+def test_ends(sizes, stride, offset, device):
+    """The first and the last of more than 2**31 columns, or rows, or than a grid has threads.
+
+    Sizes that fill the blocks of the kernel; in the last case elements of which none is in a packet.
+    """
+    storage = untouched_memory(offset + (sizes[0] - 1) * stride[0] + sizes[1], device)
+    x = storage.as_strided(sizes, stride, offset)
     ends = [x[:1, :2], x[-1:, -2:]]
     for end in ends:
         end.fill_(3.0)
     ops.softshrink_(x)
     for end in ends:
         assert torch.equal(end, torch.full_like(end, 2.5))
+
+
+@only_ends
+def test_ends_of_bias(device):
+    """The first and the last elements of a bias' gradient for more columns than a grid has threads, and no packets."""
+    columns = 2**32 + 4810
+    x = untouched_memory(columns, device)[None]
+    for end in (x[:, :2], x[:, -2:]):
+        end.fill_(3.0)
+    grad = torch.full((1, 1), 0.5, dtype=DTYPE, device=device).expand(1, columns)
+    try:
+        (result,) = ops.bias_act_backward(grad, x, None, "softshrink", [], False, [False, True])
+    except RuntimeError as error:
+        if "allocate memory" not in str(error):
+            raise
+        pytest.skip(str(error))
+    for end in (result[:2], result[-2:]):
+        assert torch.equal(end, torch.full_like(end, 0.5))

@@ -120,6 +120,13 @@ CALLS = {
 every_call = pytest.mark.parametrize(("call", "kernels"), CALLS.values(), ids=CALLS)
 
 
+def assert_limits(launch):
+    """The grid is one that every GPU takes: AMD's count the threads of each direction in 32 bits."""
+    assert launch.grid[0] < 2**31
+    assert max(launch.grid[1:]) <= 65535
+    assert all(blocks * threads < 2**32 for blocks, threads in zip(launch.grid, launch.block, strict=True))
+
+
 @every_call
 def test_launches(call, kernels, runtime):
     """Each op launches its kernels and no others, with blocks and shared memory that every GPU grants."""
@@ -128,8 +135,7 @@ def test_launches(call, kernels, runtime):
     assert [launch.kernel for launch in launched] == kernels
     for launch in launched:
         assert launch.block[0] * launch.block[1] * launch.block[2] == 256
-        assert launch.grid[0] < 2**31
-        assert max(launch.grid[1:]) <= 65535
+        assert_limits(launch)
         assert launch.shared <= 48 * 1024
 
 
@@ -239,6 +245,59 @@ def test_packets(runtime):
         (launch,) = launches(runtime)
         pieces = 16 if (offset, step) == (0, 68) else 64
         assert launch.grid[0] * launch.block[0] == pieces
+
+
+def in_place(place, rows, columns, dtype):
+    """A matrix whose rows are in packets, miss them by an element, are one number or have steps between elements."""
+    stride, offset = {
+        "packets": ((64, 1), 0),
+        "misaligned": ((64, 1), 1),
+        "a number": ((0, 0), 1),
+        "a row": ((0, 1), 0),
+        "steps": ((128, 2), 0),
+    }[place]
+    return matrix(1, rows * 128, dtype=dtype)[0].as_strided((rows, columns), stride, offset)
+
+
+# Places of the gradient and of x; whether threads take packets of elements. The result is a tensor of its own.
+IN_PLACES = [
+    ("packets", "packets"),
+    ("a number", "packets"),
+    ("a number", "a number"),
+    ("packets", "misaligned"),
+    ("misaligned", "misaligned"),
+    ("steps", "misaligned"),
+    ("a row", "steps"),
+]
+
+
+@pytest.mark.parametrize(("grad", "x"), IN_PLACES, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_one_operand_in_packets_is_enough(grad, x, dtype, runtime):
+    """Gradients that are expanded and operands that are not aligned leave the others their packets."""
+    width = 16 // dtype.itemsize
+    operands = in_place(grad, 60, 48, dtype), in_place(x, 60, 48, dtype)
+    ops.activation_backward(*operands, "gelu")
+    ops.act_mul(*operands, "gelu")
+    ops.bias_act(operands[1], torch.empty(48, dtype=dtype, device="hostmem"), "gelu")
+    for launch in launches(runtime):
+        rows = 60 if launch.grid[1] * launch.block[1] >= 60 else 1
+        assert 0 <= launch.grid[0] * launch.block[0] - 60 // rows * 48 // width < launch.block[0]
+    ops.bias_act_backward(*operands, None, "gelu", [], False, [True, True])
+    symbols = [launch.symbol for launch in launches(runtime) if launch.kernel == "backward"]
+    names = subprocess.run(["c++filt", *symbols], capture_output=True, text=True, check=True).stdout
+    assert f"backward<{width}, " in names
+
+
+def test_operands_without_packets(runtime):
+    """Where none has packets, or only the bias, a thread takes one element."""
+    x, bias = in_place("misaligned", 60, 48, torch.float32), torch.empty(48, device="hostmem")
+    ops.gelu_(x)
+    (launch,) = launches(runtime)
+    assert launch.grid[0] * launch.block[0] >= 48
+    ops.bias_act_backward(x, x, bias, "gelu", [], False, [False, True])
+    (launch,) = launches(runtime)
+    assert launch.grid[0] * launch.block[0] >= 48
 
 
 FEATURES = 768  # of what occupancy.csv has of the kernels of rows

@@ -33,9 +33,9 @@ SOURCES = sorted((ROOT / "src/backends/hip/kernels").glob("*.hip"))
 COMMON = ["-std=c++20", "-O3"]
 FEW = ["-include", str(ROOT / "src/backends/hip/emulator/few_activations.h")]
 
-# Kernels that work in packets of 16 bytes: by their names, with the number of elements of a packet where it is one, and
-# the number of operands that they write.
-IN_PACKETS = re.compile(r"::transform<[^,]+, \d, (?P<outputs>\d)|::backward<[248],")
+# Kernels that work in packets of 16 bytes: by their names, with the type that is stored and the number of operands that
+# they write where it is not one.
+IN_PACKETS = re.compile(r"::transform<(?P<transformed>[^,]+), \d, (?P<outputs>\d)|::backward<[248], (?P<summed>[^,]+),")
 
 # Kernels with products of 16-bit types.
 WITH_PRODUCTS = re.compile(r"::(forward|backward)<fastops::hip::b?float16>\(")
@@ -90,9 +90,7 @@ class Kernel:
         in_packets, loads = IN_PACKETS.search(self.name), self.count(patterns["load"])
         if in_packets and loads:
             packets = self.count(patterns["load of 16 bytes"])
-            # The kernel that takes elements where there are no packets has a load of each operand once more.
-            elements = packets if in_packets["outputs"] else 0
-            if loads > packets + elements:
+            if loads - packets > packets * most_other_loads(in_packets):
                 faults.append(f"{packets} loads of 16 bytes, {loads - packets} others")
             packets, outputs = self.count(patterns["store of 16 bytes"]), int(in_packets["outputs"] or 1)
             if packets < outputs:
@@ -105,6 +103,18 @@ class Kernel:
         elif blocks is not None and least is not None and blocks < least:
             faults.append(f"{blocks} blocks on a multiprocessor, where the budget has {least}")
         return faults
+
+
+def most_other_loads(in_packets: re.Match[str]) -> int:
+    """How many a kernel may have of an operand besides that of 16 bytes: where the operand is elsewhere in memory.
+
+    One of an element for a whole packet, and one of each of its elements. The elementwise kernel, which has rows of any
+    length, has one for what is left of a row, too.
+    """
+    transformed = in_packets["transformed"]
+    storage = transformed or in_packets["summed"]
+    width = 16 // {"double": 8, "float": 4}.get(storage, 2)
+    return 1 + width + (transformed is not None)
 
 
 _PATTERNS: dict[str, Any] = {

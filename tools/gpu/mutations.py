@@ -50,6 +50,7 @@ LOAD = "load_panel(layer);\n"
 SUM_ROW = "sum_row(int lane, int e) { return 4 * (lane / 16) + e;"
 INDEX = "row * row_stride + column * column_stride"
 TAIL = "::erfcf(x.v * -0.70710678118654752440f)"
+OTHERS = "if (width == 1 || access == Access::packet) return;"
 SMALL = "test_mlp: float16 and (small_integers or small_numbers)"
 END = "begin + block_rows < rows ? begin + block_rows : rows"
 
@@ -58,11 +59,11 @@ WRONG = {
         Mutation("a row past the last", "transform.h", "if (row >= rows) return;", "if (row > rows) return;"),
         Mutation("an element past the last", "transform.h", "column < columns) {", "column <= columns) {"),
         Mutation("rows left out", "transform.h", "divide_up(call.rows, block.y)", "call.rows / block.y"),
-        Mutation("elements left out", "transform.h", "grid(divide_up(pieces, block.x)", "grid(pieces / block.x"),
+        Mutation("elements left out", "transform.h", "grid(divide_up(threads, block.x)", "grid(threads / block.x"),
         Mutation("packets that are not aligned", "transform.h", "% 16 == 0 &&", "% sizeof(Storage) == 0 &&"),
         Mutation("rows that are not aligned", "transform.h", "(rows == 1 || row", "(true || row"),
         Mutation("packets of elements that lie apart", "transform.h", "column_stride == 1 &&", ""),
-        Mutation("the stride of the columns left out", "transform.h", "column * column_stride);", "column);"),
+        Mutation("the stride of the columns left out", "transform.h", "column * column_stride]", "column]"),
         Mutation("16 bits rounded down", "number.h", "bits + 0x7fffu + ((bits >> 16) & 1u)", "bits"),
     ],
     Group("activation.hip", "test_activation: sixteen_bit or special_values"): [
@@ -72,14 +73,16 @@ WRONG = {
         Mutation("GELU's tail cancels", "number.h", TAIL, "(1.0f + ::erff(x.v * 0.70710678118654752440f))"),
     ],
     Group("activation.hip", "test_far_apart: test_activation"): [
-        Mutation("indices of 32 bits", "transform.h", f"(data + {INDEX}", f"(data + int({INDEX})"),
-        Mutation("indices of 32 bits, unsigned", "transform.h", f"(data + {INDEX}", f"(data + unsigned({INDEX})"),
+        Mutation("indices of 32 bits", "transform.h", f"data[{INDEX}]", f"data[int({INDEX})]"),
+        Mutation("indices of 32 bits, unsigned", "transform.h", f"data[{INDEX}]", f"data[unsigned({INDEX})]"),
         Mutation("strides of rows of 32 bits", "transform.h", "int64_t row_stride;", "int row_stride;"),
         Mutation("strides of columns of 32 bits", "transform.h", "int64_t column_stride;", "int column_stride;"),
     ],
     Group("activation.hip", "test_far_apart: test_ends", blocks="ends"): [
         Mutation("rows of 32 bits", "transform.h", "const int64_t row = (", "const int row = ("),
-        Mutation("columns of 32 bits", "transform.h", "piece * width);", "int(piece * width));"),
+        Mutation("columns of 32 bits", "transform.h", "place * width);", "int(place * width));"),
+        Mutation("more threads than a grid has", "device.h", "(int64_t{1} << 32) - block_threads", "int64_t{1} << 40"),
+        Mutation("a part twice", "transform.h", "operand.move(column)", "operand.move(0)"),
     ],
     Group("activation_backward.hip", "test_activation: test_backward and not from_output"): [
         Mutation("another order", "activation_backward.hip", "A, Storage, 3, from", "A, Storage, 2, from"),
@@ -96,12 +99,22 @@ WRONG = {
         Mutation("a row past the last", "bias_act.hip", END, "begin + block_rows"),
         Mutation("the last block left out", "bias_act.hip", "block < blocks; block", "block + 1 < blocks; block"),
         Mutation("a column past the last", "bias_act.hip", "if (first_column + c >= columns) return;", ""),
-        Mutation("the bias of another column", "bias_act.hip", "packet<width>(0, column)", "packet<width>(0, 0)"),
+        Mutation("the bias of another column", "bias_act.hip", "packet(added, 0, column)", "packet(added, 0, 0)"),
     ],
     Group("gated_act.hip", "test_gated_act: not is_glu"): [
         Mutation("another factor", "gated_act.hip", "y[1] = value * grad", "y[1] = gate * grad"),
         Mutation("ties away from even", "number.h", "+ ((bits >> 16) & 1u)", "+ 1u"),
         Mutation("a result that is not wanted", "transform.h", "if (output.of[i].data) ", ""),
+    ],
+    Group("gated_act.hip", "test_operands: act_mul"): [
+        Mutation("the next element for a step", "transform.h", "= from[k * this->column_stride]", "= from[k]"),
+        Mutation("the elements of a piece in disorder", "transform.h", "set(k, element[k])", "set(k, *element)"),
+        Mutation("one number for each packet", "transform.h", "m.column_stride == 0 ?", "true ?"),
+        Mutation("no operand but in packets", "transform.h", OTHERS, "return;"),
+    ],
+    Group("activation.hip", "test_operands: forward"): [
+        Mutation("a step of one in results", "transform.h", "to[k * this->column_stride] =", "to[k] ="),
+        Mutation("results in packets", "transform.h", "if (width == 1 || access == Access::packet) {", "if (true) {"),
     ],
     Group("rows.hip", "test_sequential: test_blocks"): [
         Mutation("no barrier before a row's sums", "row_tile.h", f"= value;\n    {BARRIER}", "= value;\n"),
@@ -167,13 +180,13 @@ WRONG = {
 ARRAY = "N z[64]; for (int i = 0; i < 64; ++i) z[i] = x[0] * N(i); x[0] = z[column & 63]; formula(x, y);"
 EITHER = "S sums[width] = {}; sums[0] = *(rows < 9 ? static_cast<S*>(shared_memory()) : block_sums);"
 EACH = "for (int k = 0; k < width; ++k)"
-PACKET = "in[i] = input.of[i].template packet<width>(row, column);"
-ELEMENTS = f"{EACH} in[i].element[k] = input.of[i].at(row, column + k);"
-RESULT = "output.of[i].template packet<width>(row, column) = out[i];"
-RESULTS = f"{EACH} output.of[i].template packet<1>(row, column + k).element[0] = out[i].element[k];"
-ADDED = "added = bias.template packet<width>(0, column);"
-ADDED_ELEMENTS = f"{EACH} added.element[k] = bias.at(0, column + k);"
-TRANSFORM = "__device__ void transform_packet"
+PACKET = "input.of[i].load_packet(in[i], row, column);"
+ELEMENTS = f"{EACH} in[i].set(k, input.of[i].at(row, column + k));"
+RESULT = "output.of[i].store(out[i], row, column);"
+RESULTS = f"{EACH} output.of[i].at(row, column + k) = out[i].get(k);"
+ADDED = "bias.load_packet(added, 0, column);"
+ADDED_ELEMENTS = f"{EACH} added.set(k, bias.at(0, column + k));"
+TRANSFORM = "__device__ void transform_piece"
 HELD = "__shared__ Compute<Storage> held[12288 / sizeof(Storage)]; "
 HELD += "held[threadIdx.x] = x[0].v; __syncthreads(); x[0].v = held[0]; formula(x, y);"
 ROWS = "for (int64_t row = begin + threadIdx.y; row < end;"
@@ -209,7 +222,7 @@ SLOW = [
         "activation.hip",
         GPUS,
         "0 stores of 16 bytes",
-        Mutation("no packets", "transform.h", "if (piece < packets)", "if (piece < 0)"),
+        Mutation("no packets", "transform.h", "if (place < pieces)", "if (place < 0)"),
     ),
     (
         "gated_act.hip",

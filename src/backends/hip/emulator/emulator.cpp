@@ -3,6 +3,7 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -10,6 +11,8 @@
 #include <memory>
 #include <string_view>
 #include <vector>
+
+#include "backends/hip/emulator/limits.h"
 
 namespace fastops::hip::emulator {
 
@@ -69,17 +72,21 @@ const bool ends_only = [] {
   return blocks && std::string_view(blocks) == "ends";
 }();
 
-unsigned count(dim3 size) { return size.x * size.y * size.z; }
+uint64_t count(dim3 size) { return uint64_t{size.x} * size.y * size.z; }
 
-dim3 at(unsigned index, dim3 size) {
+dim3 at(uint64_t index, dim3 size) {
   if (reverse) index = count(size) - 1 - index;
-  return dim3(index % size.x, index / size.x % size.y, index / (size.x * size.y));
+  return dim3(index % size.x, index / size.x % size.y, index / (uint64_t{size.x} * size.y));
 }
 
-// Whether a block is the first or the last in every direction.
-bool is_at_end(dim3 block, dim3 grid) {
-  const auto is_end = [](unsigned i, unsigned size) { return i == 0 || i + 1 == size; };
-  return is_end(block.x, grid.x) && is_end(block.y, grid.y) && is_end(block.z, grid.z);
+// As many places as are tried in each direction, and which of a grid a place is.
+dim3 tried(dim3 grid) {
+  if (!ends_only) return grid;
+  return dim3(std::min(grid.x, 2u), std::min(grid.y, 2u), std::min(grid.z, 2u));
+}
+dim3 place_of(dim3 tried, dim3 grid) {
+  const auto of = [](unsigned i, unsigned size) { return ends_only && i > 0 ? size - 1 : i; };
+  return dim3(of(tried.x, grid.x), of(tried.y, grid.y), of(tried.z, grid.z));
 }
 
 [[noreturn]] void run_threads() {
@@ -184,16 +191,15 @@ void* shared_memory() { return block.shared.get(); }
 
 const char* run(dim3 grid, dim3 size, size_t shared, const std::function<void()>& body) {
   constexpr size_t most_shared_memory = 48 * 1024;  // what every GPU grants without being asked for more
-  if (count(grid) == 0 || grid.x >= 1u << 31 || grid.y > 65535 || grid.z > 65535) return "invalid grid";
-  if (count(size) == 0 || count(size) > 1024) return "invalid block";
+  if (const char* error = launch_limits_error(grid, size)) return error;
   if (shared > most_shared_memory) return "too much shared memory";
   grid_size = grid;
   block_size = size;
   block.body = &body;
   block.shared.reset(new char[shared]);
-  for (unsigned i = 0; i < count(grid); ++i) {
-    block_index = at(i, grid);
-    if (ends_only && !is_at_end(block_index, grid)) continue;
+  const dim3 places = tried(grid);
+  for (uint64_t i = 0; i < count(places); ++i) {
+    block_index = place_of(at(i, places), grid);
     std::memset(block.shared.get(), 0xff, shared);
     run_block();
   }

@@ -1,6 +1,7 @@
-// A stand-in for the runtimes of HIP and CUDA that launches nothing. It writes down what it is asked to launch and
-// fails when it is told to, for the tests of the code that launches kernels (tests/test_gpu_launch.py). What of a
-// runtime is not here the kernels' launchers do not call: they neither wait nor allocate.
+// A stand-in for the runtimes of HIP and CUDA that launches nothing. It writes down what it is asked to launch, and
+// fails when it is told to and where a GPU would not take the launch, for the tests of the code that launches kernels
+// (tests/test_gpu_launch.py). What of a runtime is not here the kernels' launchers do not call: they neither wait nor
+// allocate.
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <cstdint>
@@ -8,6 +9,8 @@
 #include <sstream>
 #include <string>
 #include <utility>
+
+#include "backends/hip/emulator/limits.h"
 
 namespace {
 
@@ -27,7 +30,7 @@ std::string launches;  // a line for each
 int successes = -1;    // launches until one fails; negative where none is to
 int last_error = 0;
 constexpr int failure = 719;
-constexpr const char* failure_text = "the stand-in was told to fail";
+const char* failure_text = nullptr;  // of the last failure
 
 void add_kernel(const void* address, const char* name) { kernels[address] = name; }
 
@@ -51,7 +54,10 @@ int launch(const void* kernel, Size grid, Size block, size_t shared, void* strea
   for (const Size& size : {grid, block}) line << ' ' << size.x << ' ' << size.y << ' ' << size.z;
   line << ' ' << shared << ' ' << reinterpret_cast<intptr_t>(stream) << ' ' << int{device.getDevice().index()} << '\n';
   launches += line.str();
-  return last_error = successes >= 0 && successes-- == 0 ? failure : 0;
+  const char* error = fastops::hip::emulator::launch_limits_error(grid, block);
+  if (successes >= 0 && successes-- == 0) error = "the stand-in was told to fail";
+  if (error) failure_text = error;
+  return last_error = error ? failure : 0;
 }
 
 // As many multiprocessors as an H100 has, and on the other device few: nothing else of a device is asked for.

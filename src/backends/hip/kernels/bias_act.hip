@@ -34,10 +34,9 @@ __device__ void sum_over_block_rows(const S (&sums)[width], Store store) {
 // spill registers.
 template <int width, class Storage, class Gradient>
 __global__ void __launch_bounds__(block_threads, 2)
-    backward(Gradient gradient, Operand<Storage> grad, Operand<Storage> saved, Operand<Storage> bias,
-             Operand<Storage> dx, Compute<Storage>* block_sums, Storage* bias_grad, int64_t rows, int64_t columns,
-             int64_t block_rows) {
-  using P = Packet<Storage, width>;
+    backward(Gradient gradient, Pieces<Storage> grad, Pieces<Storage> saved, Pieces<Storage> bias, Operand<Storage> dx,
+             Compute<Storage>* block_sums, Storage* bias_grad, int64_t rows, int64_t columns, int64_t block_rows) {
+  using P = Piece<Storage, width>;
   using S = Compute<Storage>;
   const int64_t first_column = int64_t{blockIdx.x} * blockDim.x * width;
   const int64_t column = first_column + threadIdx.x * width;
@@ -46,20 +45,25 @@ __global__ void __launch_bounds__(block_threads, 2)
   S sums[width] = {};
   if (column < columns) {
     P added = {};
-    if (bias.data) added = bias.template packet<width>(0, column);
+    if (bias.data) {
+      bias.load_packet(added, 0, column);
+      bias.load_others(added, 0, column);
+    }
     for (int64_t row = begin + threadIdx.y; row < end; row += blockDim.y) {
-      const P g = grad.template packet<width>(row, column);
-      const P s = saved.template packet<width>(row, column);
-      P out;
+      P g, s, out;
+      grad.load_packet(g, row, column);
+      saved.load_packet(s, row, column);
+      grad.load_others(g, row, column);
+      saved.load_others(s, row, column);
 #pragma unroll
       for (int k = 0; k < width; ++k) {
-        Number<S> at = widen(s.element[k]);
-        if (bias.data) at = at + Number<S>(widen(added.element[k]));
-        const Number<S> d = gradient(Number<S>(widen(g.element[k])), at);
+        Number<S> at = widen(s.get(k));
+        if (bias.data) at = at + Number<S>(widen(added.get(k)));
+        const Number<S> d = gradient(Number<S>(widen(g.get(k))), at);
         sums[k] += d.v;
-        out.element[k] = narrow<Storage>(d.v);
+        out.set(k, narrow<Storage>(d.v));
       }
-      if (dx.data) dx.template packet<width>(row, column) = out;
+      if (dx.data) dx.template packet<width>(row, column) = bit_cast<Packet<Storage, width>>(out);
     }
   }
   if (!block_sums && !bias_grad) return;
@@ -99,20 +103,22 @@ int64_t rows_per_block(const Call& call) {
 }
 
 template <int width, class Storage, class Gradient>
-Error run_backward(const Call& call, Gradient gradient, const Operand<Storage> (&operands)[4], void* block_sums,
+Error run_backward(const Call& call, Gradient gradient, const Operands<Storage, 4>& operands, void* block_sums,
                    Storage* bias_grad) {
   using S = Compute<Storage>;
-  const auto& [grad, saved, bias, dx] = operands;
   const int64_t blocks = bias_backward_blocks(call);
-  S* sums = bias_grad && blocks > 1 ? static_cast<S*>(block_sums) : nullptr;
-  const int64_t pieces = call.columns / width;
-  const dim3 block = block_shape(pieces, 32);
-  const dim3 grid(divide_up(pieces, block.x), blocks);
+  S* const sums = bias_grad && blocks > 1 ? static_cast<S*>(block_sums) : nullptr;
   const size_t shared = bias_grad ? block_threads * width * sizeof(S) : 0;
-  if (Error error = launch(backward<width, Storage, Gradient>, grid, block, shared, call.stream, gradient, grad, saved,
-                           bias, dx, sums, sums ? nullptr : bias_grad, call.rows, call.columns, rows_per_block(call))) {
-    return error;
-  }
+  // Where there are parts, there is but one block for the rows of each.
+  const auto run_part = [&](int64_t first, int64_t columns) {
+    const auto [grad, saved, bias, dx] = operands.from_column(first).of;
+    const dim3 block = block_shape(columns / width, 32);
+    const dim3 grid(divide_up(columns / width, block.x), blocks);
+    return launch(backward<width, Storage, Gradient>, grid, block, shared, call.stream, gradient, grad, saved, bias,
+                  static_cast<Operand<Storage>>(dx), sums, sums || !bias_grad ? nullptr : bias_grad + first, call.rows,
+                  columns, rows_per_block(call));
+  };
+  if (Error error = for_each_part(call.columns, most_threads_x * width, run_part)) return error;
   if (!sums) return nullptr;
   const dim3 adding(8, block_threads / 8);
   return launch(add_blocks<Storage>, dim3(divide_up(call.columns, adding.x)), adding, block_threads * sizeof(S),
@@ -122,17 +128,19 @@ Error run_backward(const Call& call, Gradient gradient, const Operand<Storage> (
 template <class Storage, class Gradient>
 Error choose_width(const Call& call, Gradient gradient, const Matrix (&matrices)[4], void* block_sums,
                    void* bias_grad) {
-  constexpr int width = 16 / sizeof(Storage);
+  constexpr int width = packet_width<Storage>;
   if (call.columns == 0 || (call.rows == 0 && !bias_grad)) return nullptr;
-  Operand<Storage> operands[4];
-  bool has_packets = call.columns % width == 0;
+  Operands<Storage, 4> operands;
+  bool in_pieces = false;
   for (int i = 0; i < 4; ++i) {
-    operands[i] = matrices[i];
-    has_packets = has_packets && operands[i].has_packets(call.rows);
+    operands.of[i] = {matrices[i], call.rows};
+    in_pieces = in_pieces || operands.of[i].wants_pieces(call.rows);
   }
+  // dx, which the kernel writes in packets, is a tensor of its own.
+  in_pieces = in_pieces && call.columns % width == 0 && operands.of[3].has_packets(call.rows);
   Storage* result = static_cast<Storage*>(bias_grad);
-  return has_packets ? run_backward<width>(call, gradient, operands, block_sums, result)
-                     : run_backward<1>(call, gradient, operands, block_sums, result);
+  return in_pieces ? run_backward<width>(call, gradient, operands, block_sums, result)
+                   : run_backward<1>(call, gradient, operands, block_sums, result);
 }
 
 }  // namespace

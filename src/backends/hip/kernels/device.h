@@ -78,6 +78,22 @@ __device__ inline int wave_uniform(int value) {
 #endif
 }
 
+// `value`, of which the compiler does not know that it is: it does not compute addresses from it ahead of a loop, which
+// would take a register or two for each.
+__device__ inline int64_t opaque(int64_t value) {
+#if defined(__HIP_DEVICE_COMPILE__)
+  asm("" : "+v"(value));
+#elif defined(__CUDA_ARCH__)
+  asm("" : "+l"(value));
+#endif
+  return value;
+}
+
 inline constexpr int64_t most_blocks_y = 65535;
+
+inline constexpr int block_threads = 256;
+
+// Threads in the first direction of a grid, in whole blocks: AMD's GPUs take less than 2^32.
+inline constexpr int64_t most_threads_x = (int64_t{1} << 32) - block_threads;
 
 }  // namespace fastops::hip

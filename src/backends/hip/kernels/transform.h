@@ -1,8 +1,10 @@
 // The elementwise kernels: one template for all of them, and what they share with the others.
 //
-// Where rows are contiguous and aligned, a thread takes 16 bytes of a row at once, else single elements of any stride.
-// The arithmetic is the same (the compilers are told to fuse no products and sums of themselves), so a result never
-// depends on its place in memory.
+// A thread takes a piece of a row: as many elements as 16 bytes are. Each operand has its own way to them, the same for
+// all threads: in one access where rows are contiguous and aligned, one element for all where they are the same, else
+// one after another. Where no operand has 16 bytes at once, a thread takes one element: its neighbours then have the
+// next ones. The arithmetic is the same (the compilers are told to fuse no products and sums of themselves), so a
+// result never depends on its place in memory.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +19,9 @@
 
 namespace fastops::hip {
 
-inline constexpr int block_threads = 256;
+// The elements that 16 bytes have.
+template <class Storage>
+inline constexpr int packet_width = 16 / sizeof(Storage);
 
 // A matrix as the kernels see it, in elements or in packets of `width` elements that lie beside each other.
 template <class Storage>
@@ -32,57 +36,142 @@ struct Operand {
   // Whether all packets are 16 aligned bytes.
   bool has_packets(int64_t rows) const {
     return !data || (column_stride == 1 && reinterpret_cast<uintptr_t>(data) % 16 == 0 &&
-                     (rows == 1 || row_stride % Packet<Storage, 16 / sizeof(Storage)>::width == 0));
+                     (rows == 1 || row_stride % packet_width<Storage> == 0));
   }
 
-  __device__ Storage at(int64_t row, int64_t column) const { return data[row * row_stride + column * column_stride]; }
+  // To what begins at a column.
+  void move(int64_t column) {
+    if (data) data += column * column_stride;
+  }
+
+  __device__ Storage& at(int64_t row, int64_t column) const { return data[row * row_stride + column * column_stride]; }
 
   template <int width>
   __device__ Packet<Storage, width>& packet(int64_t row, int64_t column) const {
-    return *reinterpret_cast<Packet<Storage, width>*>(data + row * row_stride + column * column_stride);
+    return reinterpret_cast<Packet<Storage, width>&>(at(row, column));
+  }
+};
+
+// Some elements of a row beside each other in registers. They are set from the first to the last.
+template <class Storage, int count, bool in_pairs = sizeof(Storage) == 2 && count % 2 == 0>
+struct Piece {
+  Storage element[count];
+
+  __device__ Storage get(int k) const { return element[k]; }
+  __device__ void set(int k, Storage value) { element[k] = value; }
+};
+
+// Of 16 bits, two in a register: where ways to a piece meet, compilers would keep one in each.
+template <class Storage, int count>
+struct Piece<Storage, count, true> {
+  uint32_t pair[count / 2];
+
+  __device__ Storage get(int k) const { return {static_cast<uint16_t>(pair[k / 2] >> (16 * (k % 2)))}; }
+  __device__ void set(int k, Storage value) {
+    const uint32_t bits = value.bits;
+    pair[k / 2] = k % 2 == 0 ? bits : pair[k / 2] | bits << 16;
+  }
+};
+
+// How a thread accesses the elements of a piece: all at once, one that is each of them, or one after another.
+enum class Access { packet, broadcast, elements };
+
+// A matrix of which threads take pieces. The way is a value and not a template's argument, as there would be a kernel
+// for each combination of ways; all threads branch alike.
+template <class Storage>
+struct Pieces : Operand<Storage> {
+  Access access;
+
+  Pieces() = default;
+  Pieces(Matrix m, int64_t rows) : Operand<Storage>(m) {
+    access = this->has_packets(rows) ? Access::packet : m.column_stride == 0 ? Access::broadcast : Access::elements;
+  }
+
+  // Whether threads should take pieces for its sake: it has packets, and more than a row that stays in cache.
+  bool wants_pieces(int64_t rows) const {
+    return this->data && access == Access::packet && (rows == 1 || this->row_stride != 0);
+  }
+
+  // The elements from (row, column) on, in two calls. Those for packets come first for all operands, so that none is
+  // asked for only after another's have come: where ways meet, compilers wait. Single elements are accessed from the
+  // last one on, as clang would have both ways share their last access, and cut the packet for it.
+  template <int width>
+  __device__ void load_packet(Piece<Storage, width>& piece, int64_t row, int64_t column) const {
+    if (width > 1 && access != Access::packet) return;
+    piece = bit_cast<Piece<Storage, width>>(this->template packet<width>(row, column));
+  }
+  template <int width>
+  __device__ void load_others(Piece<Storage, width>& piece, int64_t row, int64_t column) const {
+    if (width == 1 || access == Access::packet) return;
+    const Storage* const from = this->data + opaque(row * this->row_stride + column * this->column_stride);
+    Storage element[width];
+    if (access == Access::broadcast) {
+      element[0] = *from;
+      for (int k = 1; k < width; ++k) element[k] = element[0];
+    } else {
+      for (int k = width - 1; k >= 0; --k) element[k] = from[k * this->column_stride];
+    }
+    for (int k = 0; k < width; ++k) piece.set(k, element[k]);
+  }
+
+  template <int width>
+  __device__ void store(const Piece<Storage, width>& piece, int64_t row, int64_t column) const {
+    if (width == 1 || access == Access::packet) {
+      this->template packet<width>(row, column) = bit_cast<Packet<Storage, width>>(piece);
+    } else {
+      Storage* const to = &this->at(row, column);
+      for (int k = width - 1; k >= 0; --k) to[k * this->column_stride] = piece.get(k);
+    }
   }
 };
 
 template <class Storage, int count>
 struct Operands {
-  Operand<Storage> of[count];
+  Pieces<Storage> of[count];
+
+  Operands from_column(int64_t column) const {
+    Operands result = *this;
+    for (Pieces<Storage>& operand : result.of) operand.move(column);
+    return result;
+  }
 };
 
-// formula(in, out) for each element of a packet: `in` has its number of each input, `out` gets that of each output;
+// formula(in, out) for each element of a piece: `in` has its number of each input, `out` gets that of each output;
 // outputs without data are not stored. Inputs may be outputs.
 template <int width, class Storage, int inputs, int outputs, class Formula>
-__device__ void transform_packet(Formula formula, const Operands<Storage, inputs>& input,
-                                 const Operands<Storage, outputs>& output, int64_t row, int64_t column) {
+__device__ void transform_piece(Formula formula, const Operands<Storage, inputs>& input,
+                                const Operands<Storage, outputs>& output, int64_t row, int64_t column) {
   using N = Number<Compute<Storage>>;
-  Packet<Storage, width> in[inputs];
-  Packet<Storage, width> out[outputs];
-  for (int i = 0; i < inputs; ++i) in[i] = input.of[i].template packet<width>(row, column);
+  Piece<Storage, width> in[inputs];
+  Piece<Storage, width> out[outputs];
+  for (int i = 0; i < inputs; ++i) input.of[i].load_packet(in[i], row, column);
+  for (int i = 0; i < inputs; ++i) input.of[i].load_others(in[i], row, column);
 #pragma unroll
   for (int k = 0; k < width; ++k) {
     N x[inputs];
     N y[outputs];
-    for (int i = 0; i < inputs; ++i) x[i] = widen(in[i].element[k]);
+    for (int i = 0; i < inputs; ++i) x[i] = widen(in[i].get(k));
     formula(x, y);
-    for (int i = 0; i < outputs; ++i) out[i].element[k] = narrow<Storage>(y[i].v);
+    for (int i = 0; i < outputs; ++i) out[i].set(k, narrow<Storage>(y[i].v));
   }
   for (int i = 0; i < outputs; ++i) {
-    if (output.of[i].data) output.of[i].template packet<width>(row, column) = out[i];
+    if (output.of[i].data) output.of[i].store(out[i], row, column);
   }
 }
 
-// A thread takes one of the first `packets` packets of a row, or one element of what is left of it.
+// A thread takes one of the first `pieces` pieces of a row, or one element of what is left of it.
 template <class Storage, int inputs, int outputs, class Formula>
 __global__ void __launch_bounds__(block_threads)
     transform(Formula formula, Operands<Storage, inputs> input, Operands<Storage, outputs> output, int64_t rows,
-              int64_t columns, int64_t packets) {
-  constexpr int width = 16 / sizeof(Storage);
+              int64_t columns, int64_t pieces) {
+  constexpr int width = packet_width<Storage>;
   const int64_t row = (int64_t{blockIdx.z} * gridDim.y + blockIdx.y) * blockDim.y + threadIdx.y;
-  const int64_t piece = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const int64_t place = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (row >= rows) return;
-  if (piece < packets) {
-    transform_packet<width>(formula, input, output, row, piece * width);
-  } else if (const int64_t column = piece + packets * (width - 1); column < columns) {
-    transform_packet<1>(formula, input, output, row, column);
+  if (place < pieces) {
+    transform_piece<width>(formula, input, output, row, place * width);
+  } else if (const int64_t column = place + pieces * (width - 1); column < columns) {
+    transform_piece<1>(formula, input, output, row, column);
   }
 }
 
@@ -95,29 +184,40 @@ inline dim3 block_shape(int64_t pieces, int widest) {
   return dim3(best, block_threads / best);
 }
 
+// f(first, columns) for parts of so many columns; stops where there is an error.
+template <class F>
+Error for_each_part(int64_t columns, int64_t most, F f) {
+  for (int64_t first = 0; first < columns; first += most) {
+    if (Error error = f(first, std::min(most, columns - first))) return error;
+  }
+  return nullptr;
+}
+
 template <class Storage, int inputs, int outputs, class Formula>
 Error launch_transform(const Call& call, Formula formula, const Matrix (&in)[inputs], const Matrix (&out)[outputs]) {
   if (call.rows == 0 || call.columns == 0) return nullptr;
   Operands<Storage, inputs> input;
   Operands<Storage, outputs> output;
-  bool has_packets = true;
+  bool in_pieces = false;
   for (int i = 0; i < inputs; ++i) {
-    input.of[i] = in[i];
-    has_packets = has_packets && input.of[i].has_packets(call.rows);
+    input.of[i] = {in[i], call.rows};
+    in_pieces = in_pieces || input.of[i].wants_pieces(call.rows);
   }
   for (int i = 0; i < outputs; ++i) {
-    output.of[i] = out[i];
-    has_packets = has_packets && output.of[i].has_packets(call.rows);
+    output.of[i] = {out[i], call.rows};
+    in_pieces = in_pieces || output.of[i].wants_pieces(call.rows);
   }
-  const int64_t width = 16 / sizeof(Storage);
-  const int64_t packets = has_packets ? call.columns / width : 0;
-  const int64_t pieces = call.columns - packets * (width - 1);
-  const dim3 block = block_shape(pieces, block_threads);
-  const int64_t row_blocks = divide_up(call.rows, block.y);
-  const int64_t layers = divide_up(row_blocks, most_blocks_y);
-  const dim3 grid(divide_up(pieces, block.x), divide_up(row_blocks, layers), layers);
-  return launch(transform<Storage, inputs, outputs, Formula>, grid, block, 0, call.stream, formula, input, output,
-                call.rows, call.columns, packets);
+  const int64_t width = in_pieces ? packet_width<Storage> : 1;
+  return for_each_part(call.columns, most_threads_x * width, [&](int64_t first, int64_t columns) {
+    const int64_t pieces = in_pieces ? columns / width : 0;
+    const int64_t threads = columns - pieces * (width - 1);
+    const dim3 block = block_shape(threads, block_threads);
+    const int64_t row_blocks = divide_up(call.rows, block.y);
+    const int64_t layers = divide_up(row_blocks, most_blocks_y);
+    const dim3 grid(divide_up(threads, block.x), divide_up(row_blocks, layers), layers);
+    return launch(transform<Storage, inputs, outputs, Formula>, grid, block, 0, call.stream, formula,
+                  input.from_column(first), output.from_column(first), call.rows, columns, pieces);
+  });
 }
 
 // The parameters in the type that is computed with.
