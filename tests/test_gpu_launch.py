@@ -237,6 +237,22 @@ def test_grid(dtype, runtime):
             assert (layers > 1) == (height == many_rows)
 
 
+def test_blocks_of_sums_follow_the_device(runtime):
+    """Four for each multiprocessor, of which device 0 seems to have 132 and device 1 has 16, and no more than rows give."""
+    for rows, columns, blocks in (
+        (2**20, 64, {0: 528, 1: 64}),
+        (2**20, 1024, {0: 132, 1: 16}),  # for each of four strips of columns
+        (64, 64, {0: 1, 1: 1}),
+    ):
+        for index, most in blocks.items():
+            x = matrix(1, columns, f"hostmem:{index}").expand(rows, columns)
+            ops.bias_act_backward(x, x, None, "gelu", [], False, [False, True])
+            first, *others = launches(runtime)
+            assert first.kernel == "backward"
+            assert 0.97 * most <= first.grid[1] <= most
+            assert [launch.kernel for launch in others] == ["add_blocks"] * (most > 1)
+
+
 def test_packets(runtime):
     """Rows whose every packet is 16 aligned bytes are taken in packets: a fourth as many threads for float32."""
     storage = matrix(1, 4096)[0]

@@ -97,6 +97,8 @@ WRONG = {
         Mutation("shared memory that nobody wrote", "bias_act.hip", "mine[k * blockDim.x] = sums[k]", "sums[k]"),
         Mutation("rows of the next block", "bias_act.hip", END, "rows"),
         Mutation("a row past the last", "bias_act.hip", END, "begin + block_rows"),
+        Mutation("the same row again", "bias_act.hip", "load(row + blockDim.y);", "load(row);"),
+        Mutation("a row asked for past the last", "bias_act.hip", "if (row >= end) return;", ""),
         Mutation("the last block left out", "bias_act.hip", "block < blocks; block", "block + 1 < blocks; block"),
         Mutation("a column past the last", "bias_act.hip", "if (first_column + c >= columns) return;", ""),
         Mutation("the bias of another column", "bias_act.hip", "packet(added, 0, column)", "packet(added, 0, 0)"),

@@ -62,7 +62,8 @@ struct Device {
       saved_rows = saved.contiguous();
       grid = find_grid({results.grad}, {grad_rows, saved_rows, added}, /*keep_columns=*/true);
     }
-    const Call call = call_for(f, saved, *grid);
+    Call call = call_for(f, saved, *grid);
+    call.multiprocessors = multiprocessors_of(saved);
     Tensor block_sums;
     if (const int64_t blocks = bias_backward_blocks(call); wanted.bias_grad && blocks > 1) {
       block_sums = at::empty({blocks, call.columns}, saved.options().dtype(compute_type(saved)));

@@ -32,6 +32,7 @@ struct Call {
   int64_t rows;
   int64_t columns;
   void* stream;
+  int64_t multiprocessors = 1;  // of the device, where the number of blocks depends on it
 };
 
 using Error = const char*;
@@ -39,6 +40,9 @@ using Error = const char*;
 // Where the kernels are a library that torch's device is needed for when it runs (libraries.cmake): why they cannot be
 // launched on this machine, or null.
 FASTOPS_KERNELS_API Error unusable();
+
+// How many multiprocessors (compute units) the device has; 1 where the runtime does not say.
+FASTOPS_KERNELS_API int64_t multiprocessors(int device);
 
 // y = f(x); y may be x.
 FASTOPS_KERNELS_API Error activation_forward(const Call&, Matrix x, Matrix y);
@@ -120,9 +124,6 @@ inline constexpr int64_t most_small_layers = 8;
 
 // How many rows a block has at a time.
 constexpr int64_t small_tile_rows(Dtype dtype) { return dtype == Dtype::float64 ? 16 : 32; }
-
-// How many multiprocessors (compute units) the device has; 1 where the runtime does not say.
-FASTOPS_KERNELS_API int64_t multiprocessors(int device);
 
 // A layer z = h @ weight.T + bias, f(z). Its vectors and matrices of results are contiguous; null where absent.
 struct SmallLayer {

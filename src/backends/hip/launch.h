@@ -33,6 +33,9 @@ inline void* stream_of(const Tensor& tensor) {
 // The memory of a tensor that kernels read only.
 inline void* data_of(const Tensor& tensor) { return const_cast<void*>(tensor.const_data_ptr()); }
 
+// Of the tensor's device.
+int64_t multiprocessors_of(const Tensor& tensor);
+
 // Tensors of one size as matrices of one size, an element having the same row and column in all of them.
 struct Grid {
   int64_t rows;

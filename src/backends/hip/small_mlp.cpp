@@ -3,8 +3,6 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <array>
-#include <atomic>
 
 #include "backends/hip/launch.h"
 #include "ops/activation.h"
@@ -12,15 +10,6 @@
 
 namespace fastops::hip {
 namespace {
-
-// Of the tensor's device. Asked for once: HIP's runtime takes its time.
-int64_t multiprocessors_of(const Tensor& tensor) {
-  static std::array<std::atomic<int64_t>, 64> known{};
-  const int device = std::max<int>(tensor.device().index(), 0);
-  if (device >= static_cast<int>(known.size())) return multiprocessors(device);
-  if (known[device] == 0) known[device] = multiprocessors(device);
-  return known[device];
-}
 
 SmallMlp arguments_of(const MlpArguments& mlp) {
   SmallMlp small = {};

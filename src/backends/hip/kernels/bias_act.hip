@@ -49,12 +49,19 @@ __global__ void __launch_bounds__(block_threads, 2)
       bias.load_packet(added, 0, column);
       bias.load_others(added, 0, column);
     }
+    P next_grad = {}, next_saved = {};
+    const auto load = [&](int64_t row) {
+      if (row >= end) return;
+      grad.load_packet(next_grad, row, column);
+      saved.load_packet(next_saved, row, column);
+      grad.load_others(next_grad, row, column);
+      saved.load_others(next_saved, row, column);
+    };
+    load(begin + threadIdx.y);
     for (int64_t row = begin + threadIdx.y; row < end; row += blockDim.y) {
-      P g, s, out;
-      grad.load_packet(g, row, column);
-      saved.load_packet(s, row, column);
-      grad.load_others(g, row, column);
-      saved.load_others(s, row, column);
+      const P g = next_grad, s = next_saved;
+      load(row + blockDim.y);  // on its way while this row is computed
+      P out;
 #pragma unroll
       for (int k = 0; k < width; ++k) {
         Number<S> at = widen(s.get(k));
@@ -92,12 +99,14 @@ __global__ void __launch_bounds__(block_threads)
   });
 }
 
-// The rows of a block: enough work for its threads, and not many more blocks than GPUs have room for. They follow from
-// the sizes alone, so that a sum is made of the same parts on every device.
+// The rows of a block: enough work for its threads, and no more blocks than the GPU has at once, or twice as many where
+// the formula takes most registers. They follow from the sizes and the GPU, so that a sum is made of the same parts on
+// every run.
 int64_t rows_per_block(const Call& call) {
   constexpr int64_t strip = 256;  // the most columns that a block takes
   constexpr int64_t enough_elements = 4096;
-  constexpr int64_t enough_blocks = 1024;
+  constexpr int64_t blocks_of_multiprocessor = 4;
+  const int64_t enough_blocks = blocks_of_multiprocessor * call.multiprocessors;
   const int64_t enough_rows = divide_up(enough_elements, std::min(call.columns, strip));
   return std::max(enough_rows, divide_up(call.rows, divide_up(enough_blocks, divide_up(call.columns, strip))));
 }
