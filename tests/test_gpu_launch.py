@@ -238,7 +238,7 @@ def test_grid(dtype, runtime):
 
 
 def test_blocks_of_sums_follow_the_device(runtime):
-    """Four for each multiprocessor, of which device 0 seems to have 132 and device 1 has 16, and no more than rows give."""
+    """Four for each multiprocessor, but no more than the rows give. Device 0 seems to have 132, device 1 has 16."""
     for rows, columns, blocks in (
         (2**20, 64, {0: 528, 1: 64}),
         (2**20, 1024, {0: 132, 1: 16}),  # for each of four strips of columns

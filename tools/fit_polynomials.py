@@ -1,5 +1,7 @@
 """Fits the polynomials of src/backends/cpu/kernels/math.h and math_float64.cpp and prints their coefficients.
 
+src/backends/hip/kernels/number.h has two of them for 16-bit results.
+
 float32: each, and the rational function, is the one of least maximum relative error on Chebyshev nodes (iteratively
 reweighted least squares), its coefficients rounded one after another from the lowest on, with the rest fitted again.
 float64: the polynomials of least maximum relative error (Remez' exchange), their coefficients rounded.
@@ -200,6 +202,12 @@ def main() -> None:
             lambda x: -mp.mpf(1) / 2 + x / 3 if near(x) else (mp.log1p(x) - x) / x**2,
             (0.0, 1.0, 8),
             lambda x: mp.mpf(0) if near(x) else abs(x**2 / mp.log1p(x)),
+        ),
+        # log1p(x) = x q(x) for x from 0 to 1: on GPUs, for results of 16 bits
+        "log1p_ratio": (
+            lambda x: 1 - x / 2 if near(x) else mp.log1p(x) / x,
+            (0.0, 1.0, 8),
+            lambda x: mp.mpf(1) if near(x) else x / mp.log1p(x),
         ),
         # log(1 + exp(z)) = z/2 + ln 2 + z^2 q(z^2) for |z| <= 1
         "log1p_exp": (

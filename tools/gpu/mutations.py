@@ -68,8 +68,13 @@ WRONG = {
     ],
     Group("activation.hip", "test_activation: sixteen_bit or special_values"): [
         Mutation("a NaN rounded to infinity", "number.h", "nan ? (bits >> 16) | 0x40u : ", "!nan ? 0 : "),
+        Mutation("a polynomial of a lower degree", "number.h", ", 3.973518033e-03f", ""),
+        Mutation("a denominator of a lower degree", "number.h", ", 2.317920513e-02f", ""),
     ],
     Group("activation.hip", "test_activation: test_tails"): [
+        Mutation(
+            "GELU's tail cancels in 16 bits", "number.h", "1.0f - tail : tail,", "1.0f - tail : 1.0f - (1.0f - tail),"
+        ),
         Mutation("GELU's tail cancels", "number.h", TAIL, "(1.0f + ::erff(x.v * 0.70710678118654752440f))"),
     ],
     Group("activation.hip", "test_far_apart: test_activation"): [

@@ -7,7 +7,10 @@ namespace {
 template <class A, class S>
 struct Forward {
   Params<S> params;
-  __device__ void operator()(const Number<S> (&x)[1], Number<S> (&y)[1]) const { y[0] = A::value(x[0], params); }
+  template <class N>
+  __device__ void operator()(const N (&x)[1], N (&y)[1]) const {
+    y[0] = A::value(x[0], params);
+  }
 };
 
 }  // namespace

@@ -8,7 +8,8 @@ namespace {
 template <class A, int order, bool from_output, class S>
 struct Backward {
   Gradient<A, from_output, S> gradient;
-  __device__ void operator()(const Number<S> (&x)[2], Number<S> (&y)[1]) const {
+  template <class N>
+  __device__ void operator()(const N (&x)[2], N (&y)[1]) const {
     y[0] = derivative_of_order<A, order>(x[0], x[1], from_output, gradient);
   }
 };

@@ -7,7 +7,10 @@ namespace {
 template <class A, class S>
 struct Forward {
   Params<S> params;
-  __device__ void operator()(const Number<S> (&x)[2], Number<S> (&y)[1]) const { y[0] = A::value(x[0] + x[1], params); }
+  template <class N>
+  __device__ void operator()(const N (&x)[2], N (&y)[1]) const {
+    y[0] = A::value(x[0] + x[1], params);
+  }
 };
 
 // Adds up what the threads of a block have that differ in threadIdx.y alone: `sums` of `width` columns each. Calls
@@ -36,6 +39,7 @@ template <int width, class Storage, class Gradient>
 __global__ void __launch_bounds__(block_threads, 2)
     backward(Gradient gradient, Pieces<Storage> grad, Pieces<Storage> saved, Pieces<Storage> bias, Operand<Storage> dx,
              Compute<Storage>* block_sums, Storage* bias_grad, int64_t rows, int64_t columns, int64_t block_rows) {
+  using N = NumberOf<Storage>;
   using P = Piece<Storage, width>;
   using S = Compute<Storage>;
   const int64_t first_column = int64_t{blockIdx.x} * blockDim.x * width;
@@ -64,9 +68,9 @@ __global__ void __launch_bounds__(block_threads, 2)
       P out;
 #pragma unroll
       for (int k = 0; k < width; ++k) {
-        Number<S> at = widen(s.get(k));
-        if (bias.data) at = at + Number<S>(widen(added.get(k)));
-        const Number<S> d = gradient(Number<S>(widen(g.get(k))), at);
+        N at = widen(s.get(k));
+        if (bias.data) at = at + N(widen(added.get(k)));
+        const N d = gradient(N(widen(g.get(k))), at);
         sums[k] += d.v;
         out.set(k, narrow<Storage>(d.v));
       }

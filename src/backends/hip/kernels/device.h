@@ -78,6 +78,17 @@ __device__ inline int wave_uniform(int value) {
 #endif
 }
 
+// a / b for b from 1 to 1e30, to 2 or 3 units in the last place.
+FASTOPS_HOST_DEVICE inline float fast_quotient(float a, float b) {
+#if defined(__HIP_DEVICE_COMPILE__)
+  return a * __builtin_amdgcn_rcpf(b);
+#elif defined(__CUDA_ARCH__)
+  return __fdividef(a, b);
+#else
+  return a / b;
+#endif
+}
+
 // `value`, of which the compiler does not know that it is: it does not compute addresses from it ahead of a loop, which
 // would take a register or two for each.
 __device__ inline int64_t opaque(int64_t value) {

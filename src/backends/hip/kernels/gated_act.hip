@@ -7,16 +7,20 @@ namespace {
 template <class A, class S>
 struct Forward {
   Params<S> params;
-  __device__ void operator()(const Number<S> (&x)[2], Number<S> (&y)[1]) const { y[0] = A::value(x[0], params) * x[1]; }
+  template <class N>
+  __device__ void operator()(const N (&x)[2], N (&y)[1]) const {
+    y[0] = A::value(x[0], params) * x[1];
+  }
 };
 
 template <class A, class S>
 struct Backward {
   Params<S> params;
-  __device__ void operator()(const Number<S> (&x)[3], Number<S> (&y)[3]) const {
-    const Number<S> grad = x[0], gate = x[1], up = x[2];
-    const Number<S> value = A::value(gate, params);
-    y[0] = A::template gradient<Number<S>>(grad * up, gate, params);
+  template <class N>
+  __device__ void operator()(const N (&x)[3], N (&y)[3]) const {
+    const N grad = x[0], gate = x[1], up = x[2];
+    const N value = A::value(gate, params);
+    y[0] = A::template gradient<N>(grad * up, gate, params);
     y[1] = value * grad;
     y[2] = value * up;
   }

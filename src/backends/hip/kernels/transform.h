@@ -141,7 +141,7 @@ struct Operands {
 template <int width, class Storage, int inputs, int outputs, class Formula>
 __device__ void transform_piece(Formula formula, const Operands<Storage, inputs>& input,
                                 const Operands<Storage, outputs>& output, int64_t row, int64_t column) {
-  using N = Number<Compute<Storage>>;
+  using N = NumberOf<Storage>;
   Piece<Storage, width> in[inputs];
   Piece<Storage, width> out[outputs];
   for (int i = 0; i < inputs; ++i) input.of[i].load_packet(in[i], row, column);
