@@ -122,7 +122,7 @@ def test_copies(copied: Any, make: Any, device: Any) -> None:
     assert type(copy_of_model) is type(model)
     report.revert()
     assert_same(copy_of_model, reference, device)
-    assert "gated_act" in (names := ops_of(copy_of_model, batch(device))) or "mlp" in names
+    assert "gated_mlp" in (names := ops_of(copy_of_model, batch(device))) or "mlp" in names
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

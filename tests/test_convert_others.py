@@ -181,7 +181,7 @@ def test_gated(kind: Any, device: Any) -> None:
     module, reference, report = converted(lambda: layers(nn.Linear, kind(), wide=16), device)
     assert not report.left
     assert_same(module, reference, device)
-    assert ops_of(module, batch(device)) == ["gated_act"]
+    assert ops_of(module, batch(device)) == ["gated_mlp"]
     odd = seeded(lambda: nn.Sequential(nn.Linear(6, 7), kind()), device)
     with pytest.raises(Exception) as original:
         odd(batch(device))

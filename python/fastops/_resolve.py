@@ -27,6 +27,7 @@ _BY_CLASS = {
     for module in (nn, _activations)
     if hasattr(module, entry["class_name"])
 }
+CLASSES_OF_ACTIVATIONS = _BY_CLASS.keys()
 for _class, _name in _BY_CLASS.items():
     know(_class, _name, list(PARAMETERS[_name]))
 

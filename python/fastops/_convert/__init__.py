@@ -15,8 +15,9 @@ from .._eager import is_linear_unchanged, is_plain_tensor, is_untouched
 from .._resolve import PARAMETERS, find
 from .classes import known_class
 from .formula import Formula, Gate, Inner, PackedGate, Step, Unreadable
-from .fused import FusedModule, fuse, is_plain_sequential, segments_of, sequentials_of, steps_of
-from .ops import activation_of, does_nothing, is_conv1d_class, is_linear, next_segment
+from .fused import FusedModule, fuse, segments_of, sequentials_of, steps_of
+from .ops import activation_of, does_nothing, is_conv1d_class, is_linear, name_of, next_segment
+from .run import is_plain_sequential
 from .segments import Segments, methods_of, unwrapped
 from .source import read
 
@@ -214,7 +215,7 @@ def _fused_ops(steps: list[Step | Inner], layers: list[Any]) -> Iterator[tuple[s
     while position < len(layers):
         segment = next_segment(layers, position)
         if segment is not None:
-            yield segment.op.__name__, steps[position : segment.end]
+            yield name_of(segment.op), steps[position : segment.end]
         position = segment.end if segment else position + 1
 
 
@@ -277,7 +278,8 @@ def _looks_linear(layer: Any) -> bool:
 
 def _is_ours(module: Any) -> bool:
     """Whether it is one of fastops.nn, which is one op already."""
-    return isinstance(module, nn.Module) and str(type(module).forward.__module__).startswith("fastops.")
+    home = str(type(module).forward.__module__) if isinstance(module, nn.Module) else ""
+    return home.startswith("fastops.") and not home.startswith("fastops.bench.")  # which has what others write
 
 
 def _is_activation(value: Any) -> bool:

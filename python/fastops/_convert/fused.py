@@ -17,15 +17,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.compiler import is_compiling
 
-from .. import _C
-from .._eager import is_plain_tensor, is_untouched
 from .._resolve import TENSOR_METHODS
 from .formula import Formula, Gate, Inner, PackedGate, Step, Unreadable
 from .lookup import lookup
-from .ops import REFUSALS, Segment, act_mul, activation_of, does_nothing, is_linear, next_segment, weight_and_bias
+from .ops import activation_of, does_nothing, is_linear, name_of, next_segment, weight_and_bias
 from .reader import Length
+from .run import flattened, is_plain_sequential, run
 from .segments import Choice, Method, Segments, bind, find_segments, rewritten
 from .source import read_class
 
@@ -99,7 +97,7 @@ def _with_formula(original: Any, formula: Formula | None) -> Callable[..., Any]:
         if as_read and len(args) == 1 and not kwargs and _holds(self, formula):
             current = layers(self)
             if formula is None or not formula.cast or _is_of_one_dtype(current.values(), args[0]):
-                return _run(current, args[0])
+                return run(current, args[0])
         return original.forward(self, *args, **kwargs)
 
     return forward
@@ -107,15 +105,19 @@ def _with_formula(original: Any, formula: Formula | None) -> Callable[..., Any]:
 
 def _with_segments(original: Any, method: Method) -> Callable[..., Any]:
     """A method whose segments are computed with fused ops, as long as it is the one of the original."""
-    as_read, public = getattr(original, method.name), types.CellType()
-    made = {"_fastops_run": _run, "_fastops_bind": bind, "_fastops_methods": TENSOR_METHODS}
+    name = method.name
+    as_read, public = getattr(original, name), types.CellType()
+    made = {"_fastops_run": run, "_fastops_bind": bind, "_fastops_methods": TENSOR_METHODS}
     fused, functions = rewritten(original, method, made, public)
-    codes = [(function, function.__code__) for function in functions]
+    *wrappers, inner = [(function, function.__code__) for function in functions]
+    innermost, code = inner
 
     @functools.wraps(as_read)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        now = getattr(original, method.name)
-        unchanged = now is as_read and all([function.__code__ is code for function, code in codes])
+        now = getattr(original, name)
+        unchanged = now is as_read and innermost.__code__ is code
+        if unchanged and wrappers:
+            unchanged = all([function.__code__ is before for function, before in wrappers])
         return (fused if unchanged else now)(self, *args, **kwargs)
 
     public.cell_contents = call
@@ -154,7 +156,7 @@ def segments_of(module: nn.Module) -> tuple[Segments | None, list[str]]:
             end = segment.end if segment else position + 1
             if segment and sum(map(is_linear, effective[position:end])) > 1:
                 called = [names.get(id(layer)) or _function_name(layer) for layer in effective[position:end]]
-                ops.append(f"{segment.op.__name__}({', '.join(called)})")
+                ops.append(f"{name_of(segment.op)}({', '.join(called)})")
                 found.append((kept[position], kept[end - 1] + 1))
             position = end
         return (found[0][0], found[-1][1]) if found else None
@@ -176,7 +178,7 @@ def steps_of(module: nn.Module, formula: Formula | None) -> list[tuple[Step | In
     steps: list[tuple[Step | Inner, Any]] = []
     for step, layer in _called(module, formula):
         if is_plain_sequential(layer):
-            steps += [(Inner(str(step), name), inner) for name, inner in _flattened(layer._modules).items()]
+            steps += [(Inner(str(step), name), inner) for name, inner in flattened(layer._modules).items()]
         else:
             steps.append((step, layer))
     return steps
@@ -200,28 +202,6 @@ def _called(module: nn.Module, formula: Formula | None) -> list[tuple[Step, Any]
         return [*zip(formula.steps, lookup(formula, forward)(module).values(), strict=True)]
     except (NameError, AttributeError) as error:
         raise Unreadable(f"its forward needs what it does not have: {error}") from None
-
-
-_SEQUENTIAL_FORWARD = nn.Sequential.forward
-
-
-def is_plain_sequential(layer: Any) -> bool:
-    """Whether calling it does nothing but calling its modules; it may be converted itself."""
-    kind = type(layer)
-    if kind is not nn.Sequential and getattr(kind, "_fastops_original", None) is not nn.Sequential:
-        return False
-    return nn.Sequential.forward is _SEQUENTIAL_FORWARD and is_untouched(layer)
-
-
-def _flattened(layers: dict[Any, Any]) -> dict[Any, Any]:
-    """The layers, with those of each Sequential among them in its place."""
-    result: dict[Any, Any] = {}
-    for name, layer in layers.items():
-        if is_plain_sequential(layer):
-            result |= {f"{name}.{inner}": value for inner, value in _flattened(layer._modules).items()}
-        else:
-            result[name] = layer
-    return result
 
 
 def _sequential_layers(module: nn.Module) -> dict[str, Any]:
@@ -255,63 +235,3 @@ def _is_of_one_dtype(layers: Iterable[Any], input: Any) -> bool:
             elif activation_of(layer) is None and not does_nothing(layer, training=False):
                 return False
     return True
-
-
-def _run(modules: dict[Any, Any], input: Any) -> Any:
-    output = _of_one_op(modules, input)
-    if output is None and any([is_plain_sequential(layer) for layer in modules.values()]):
-        modules = _flattened(modules)
-        output = _of_one_op(modules, input)
-    if output is not None:
-        return output
-    everything = list(modules.values())
-    kept = [i for i, layer in enumerate(everything) if not does_nothing(layer)]
-    layers = [everything[i] for i in kept]
-    done = position = 0  # how many of everything, and of what is kept
-    while done < len(everything):
-        if not is_plain_tensor(input):  # which may want to see even what does nothing
-            position += done in kept
-            input = _call(everything[done], input)
-            done += 1
-            continue
-        if position == len(layers):
-            break
-        segment = next_segment(layers, position)
-        end = segment.end if segment else position + 1
-        input = _compute(segment, layers[position:end], input)
-        position, done = end, kept[end - 1] + 1
-    return input
-
-
-def _of_one_op(modules: dict[Any, Any], input: Any) -> Any:
-    """Where one op computes them all, this is the quickest way to it. What PyTorch would drop is for PyTorch."""
-    if not is_compiling():
-        with contextlib.suppress(*REFUSALS):
-            return _C.network_of_modules(input, modules, residual=False, checkpoint=False, may_drop=False)
-    return None
-
-
-def _compute(segment: Segment | None, layers: list[Any], input: Any) -> Any:
-    if segment is not None:
-        # What act_mul calls may raise such errors, too, and must not be called twice.
-        with contextlib.suppress(*REFUSALS) if segment.op is not act_mul else contextlib.nullcontext():
-            return segment.op(input, *segment.arguments)
-    for layer in layers:
-        input = _call(layer, input)
-    return input
-
-
-def _call(layer: Any, input: Any) -> Any:
-    """As the original forward does."""
-    if isinstance(layer, Gate):
-        gate, activation, up, before_up = layer
-        other = up(input) if before_up == 0 else None
-        gated = gate(input)
-        other = up(input) if before_up == 1 else other
-        gated = activation(gated)
-        other = up(input) if before_up == 2 else other
-        return gated * other
-    if isinstance(layer, PackedGate):
-        first, second = input.chunk(2, dim=-1)
-        return first * layer.activation(second) if layer.gate_last else layer.activation(first) * second
-    return layer(input)

@@ -44,6 +44,9 @@ def next_segment(layers: list[Any], start: int) -> Segment | None:
     gated = gated_of(layer)
     if gated is not None:
         return Segment(functional.gated_act, gated, start + 1)
+    packed = packed_segment(layers, start)
+    if packed is not None:
+        return packed
     with_norms = _with_norms(layers, start)
     if with_norms is not None:
         return with_norms
@@ -96,6 +99,22 @@ def _gate(layers: list[Any], start: int) -> Segment | None:
     return Segment(gated_mlp, (*projections, *activation), start + 2)
 
 
+def packed_segment(layers: list[Any], start: int) -> Segment | None:
+    """A layer that has both halves of a gated unit, the unit, and the layer after it."""
+    if start + 2 >= len(layers):
+        return None
+    both, unit, down = layers[start : start + 3]
+    if isinstance(unit, PackedGate):
+        # An activation in place would write into the layer's result, which nobody sees.
+        activation = activation_of(unit.activation)
+        gated = activation and (*activation, unit.gate_last)
+    else:
+        gated = gated_of(unit)
+    if not gated or not is_linear(both) or not is_linear(down):
+        return None
+    return Segment(packed_mlp, (both, down, *gated), start + 3)
+
+
 # The ops of layers, by the quickest way to them.
 
 
@@ -133,6 +152,17 @@ def gated_mlp(input: Tensor, gate: Any, up: Any, down: Any, activation: str, par
     return functional.gated_mlp(input, *weights, *biases, activation, params)
 
 
+def packed_mlp(input: Tensor, both: Any, down: Any, activation: str, params: list[float], gate_last: bool) -> Tensor:
+    weight, bias = weight_and_bias(both)
+    weights, biases = weight.chunk(2), (None, None) if bias is None else bias.chunk(2)
+    (gate_weight, up_weight), (gate_bias, up_bias) = (weights[::-1], biases[::-1]) if gate_last else (weights, biases)
+    down_weight, down_bias = weight_and_bias(down)
+    projections = gate_weight, up_weight, down_weight, gate_bias, up_bias, down_bias
+    if is_plain_eager(input):
+        return torch.ops.fastops.gated_mlp.default(input, *projections, activation, params, False)
+    return functional.gated_mlp(input, *projections, activation, params)
+
+
 def act_mul(input: Tensor, layers: Gate, activation: str, params: list[float]) -> Any:
     other: Any = layers.up(input) if layers.before_up == 0 else None
     gate = layers.gate(input)
@@ -143,6 +173,11 @@ def act_mul(input: Tensor, layers: Gate, activation: str, params: list[float]) -
         if is_plain_tensor(gate) and is_plain_tensor(other):
             return functional.act_mul(gate, other, activation, params)
     return layers.activation(gate) * other
+
+
+def name_of(op: Callable[..., Any]) -> str:
+    """The name of the op of fastops that computes it."""
+    return "gated_mlp" if op is packed_mlp else op.__name__
 
 
 def is_linear(layer: Any) -> bool:

@@ -95,6 +95,8 @@ class Reader:
                 pass
             case ast.Assign(targets=[ast.Name(id=name)], value=value) if name != self.self_name:
                 self.values[name] = self.value(value)
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value) if name != self.self_name:
+                self.values[name] = self.value(value)
             case ast.Assign(targets=[ast.Tuple(elts=[ast.Name(id=first), ast.Name(id=second)])], value=value) if (
                 self.self_name not in (first, second)
             ):

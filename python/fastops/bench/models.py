@@ -232,7 +232,7 @@ class Residual(nn.Sequential):
 def set_dropout(model: object, on: bool) -> None:
     """Lets the dropouts of a module drop, or not."""
     for module in model.modules() if isinstance(model, nn.Module) else ():
-        if isinstance(module, nn.Dropout):
+        if isinstance(module, (nn.Dropout, nn.MultiheadAttention, nn.TransformerEncoderLayer)):
             module.train(on)
 
 

@@ -11,7 +11,8 @@ from torch import nn
 import fastops
 
 from . import models
-from .workloads import Elementwise, Network, Workload
+from .blocks import CONVERTIBLE
+from .workloads import Converted, Elementwise, Network, Workload
 
 
 def tiny(quick: bool) -> Iterator[Workload]:
@@ -96,6 +97,13 @@ def networks(quick: bool) -> Iterator[Workload]:
                 yield Network("networks", name, rows, dtype, block, input_gradient=True)
 
 
+def converted(quick: bool) -> Iterator[Workload]:
+    """Models that fastops.nn.convert has converted, of sizes at which calls count."""
+    for name, build in CONVERTIBLE.items():
+        for rows in (32,) if quick else (32, 256):
+            yield Converted("converted", name, rows, torch.float32, build)
+
+
 _QUICK_ACTIVATIONS = ("relu", "softshrink", "silu", "gelu", "gelu_tanh", "tanh", "mish")
 
 
@@ -118,6 +126,7 @@ SUITES: dict[str, Callable[[bool], Iterator[Workload]]] = {
     "derivatives": derivatives,
     "ensembles": ensembles,
     "networks": networks,
+    "converted": converted,
 }
 
 

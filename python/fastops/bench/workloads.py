@@ -168,6 +168,17 @@ class Network(Workload):
         return 3 * sum(products) - (0 if self.input_gradient else products[0])
 
 
+@dataclass(frozen=True)
+class Converted(Network):
+    """A model as it is, and with the fused ops that fastops.nn.convert puts into it."""
+
+    def fastops(self, device: torch.device) -> Contender:
+        contender = self.pytorch(device)
+        assert isinstance(contender.call, nn.Module)
+        fastops.nn.convert(contender.call)
+        return contender
+
+
 # A larger input repeats this many random numbers, so that the reference in float64 stays small.
 _DISTINCT_ELEMENTS = 2**20
 

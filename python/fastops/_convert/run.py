@@ -1,0 +1,357 @@
+"""Layers one after another, in as few ops as compute them.
+
+Which ops these are follows from the kinds of the layers: classes, functions, and whether dropouts are on. It is planned
+once for layers of the same kinds, and the plan is kept. Whether a layer does no more than its class says is asked in
+each call, mostly by the ops' own entry points; where one says no, those layers are looked at one by one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.compiler import is_compiling
+
+from .._C import gated_mlp_of_modules, network_of_modules
+from .._eager import is_norm_class, is_plain_linear, is_plain_tensor, is_untouched, knows, plain_norm
+from .._network import module_of
+from .._resolve import CLASSES_OF_ACTIVATIONS, TensorMethod
+from .formula import Gate, PackedGate
+from .ops import (
+    LINEAR,
+    REFUSALS,
+    Segment,
+    act_mul,
+    activation_of,
+    does_nothing,
+    gated_mlp,
+    gated_of,
+    is_linear,
+    linear_act,
+    mlp,
+    next_segment,
+    packed_mlp,
+    packed_segment,
+    sequential,
+)
+
+_SEQUENTIAL_FORWARD = nn.Sequential.forward
+
+
+def is_plain_sequential(layer: Any) -> bool:
+    """Whether calling it does nothing but calling its modules; it may be converted itself."""
+    kind = type(layer)
+    if kind is not nn.Sequential and getattr(kind, "_fastops_original", None) is not nn.Sequential:
+        return False
+    return nn.Sequential.forward is _SEQUENTIAL_FORWARD and is_untouched(layer)
+
+
+def flattened(layers: dict[Any, Any]) -> dict[Any, Any]:
+    """The layers, with those of each Sequential among them in its place."""
+    result: dict[Any, Any] = {}
+    for name, layer in layers.items():
+        if is_plain_sequential(layer):
+            result |= {f"{name}.{inner}": value for inner, value in flattened(layer._modules).items()}
+        else:
+            result[name] = layer
+    return result
+
+
+Compute = Callable[[Any, list[Any]], Any]
+
+
+class _Part(NamedTuple):
+    """Layers from ``start`` to ``end``, and what computes them, or has None where they are to be looked at one by one.
+
+    One layer that is called as it is has no ``compute``.
+    """
+
+    compute: Compute | None
+    start: int
+    end: int
+
+
+class _Form(NamedTuple):
+    """Layers of the same classes: the positions of those with more to them than the class, and the plans for that."""
+
+    positions: list[int]
+    plans: dict[tuple[Any, ...], tuple[_Part, ...]]
+
+
+_forms: dict[tuple[type, ...], _Form] = {}
+_MOST = 1024  # forms, and plans of one, for programs that make new classes or functions all the time
+
+
+def run(modules: dict[Any, Any], input: Any) -> Any:
+    """What the layers, each called with the result of the one before, make of the input."""
+    if is_compiling():
+        return one_by_one([*flattened(modules).values()], input)
+    layers = [*modules.values()]
+    classes = tuple(map(type, layers))
+    form = _forms.get(classes)
+    if form is None:
+        form = _Form([i for i, layer in enumerate(layers) if _has_details(layer)], {})
+        _put(_forms, classes, form)
+    details = tuple([_details(layers[i]) for i in form.positions])
+    parts = form.plans.get(details)
+    if parts is None:
+        if any([is_plain_sequential(layer) for layer in layers]):
+            return run(flattened(modules), input)
+        parts = _plan(layers)
+        if parts is None:
+            return one_by_one(layers, input)
+        _put(form.plans, details, parts)
+    for compute, start, end in parts:
+        if compute is None:
+            input = layers[start](input)
+            continue
+        chosen = layers[start:end]
+        output = compute(input, chosen)
+        input = one_by_one(chosen, input) if output is None else output
+    return input
+
+
+def _put(kept: dict[Any, Any], key: Any, value: Any) -> None:
+    if len(kept) >= _MOST:
+        kept.clear()
+    kept[key] = value
+
+
+def _has_details(layer: Any) -> bool:
+    kind = type(layer)
+    return kind is nn.Dropout or not isinstance(layer, nn.Module) or "inplace" in layer.__dict__
+
+
+def _details(layer: Any) -> Any:
+    """What a plan depends on besides the class: it holds for all layers that do no more than that says."""
+    kind = type(layer)
+    if kind is nn.Dropout:
+        return layer.training and bool(layer.p)
+    if kind in _FUNCTIONS:
+        return layer
+    if kind is partial:
+        if layer.func is LINEAR or layer.args:
+            return None
+        details = (layer.func, *layer.keywords.items())
+        try:
+            hash(details)
+        except TypeError:
+            return None
+        return details
+    if kind is Gate:
+        return tuple([(type(part), _details(part)) for part in layer[:3]])
+    if kind is PackedGate:
+        return type(layer.activation), _details(layer.activation), layer.gate_last
+    return bool(layer.__dict__.get("inplace")) if isinstance(layer, nn.Module) else None
+
+
+_FUNCTIONS = {types.FunctionType, types.BuiltinFunctionType, TensorMethod}
+
+
+def _plan(layers: list[Any]) -> tuple[_Part, ...] | None:
+    """The parts; None where a layer is more than others of its kind, for which the same plan would be taken."""
+    if not all(map(_is_like_its_kind, layers)):
+        return None
+    kept = [i for i, layer in enumerate(layers) if not does_nothing(layer)]
+    effective = [layers[i] for i in kept]
+    parts: list[_Part] = []
+    done = position = 0  # how many of the layers, and of what is kept
+    while position < len(effective):
+        start, segment = kept[position], next_segment(effective, position)
+        position = segment.end if segment else position + 1
+        if segment is None:
+            continue
+        end = kept[position - 1] + 1
+        compute = _compute_of(segment, layers[start:end])
+        if isinstance(compute, _Network):  # it leaves out what drops nothing
+            while end < len(layers) and type(layers[end]) is nn.Dropout and does_nothing(layers[end]):
+                end += 1
+            compute = _Network(layers[start:end])
+        parts += [_called(layers[i], i) for i in range(done, start)]
+        parts.append(_Part(compute, start, end))
+        done = end
+    parts += [_called(layers[i], i) for i in range(done, len(layers))]
+    if any(isinstance(part.compute, _Network) for part in parts):
+        # The code of PyTorch's products is cold between ops that have their own: two kinds cost more than either.
+        parts = [_product(layers[part.start], part) for part in parts]
+    return tuple(parts)
+
+
+def _product(layer: Any, part: _Part) -> _Part:
+    """A linear layer by itself as an op, too."""
+    return part._replace(compute=_Network([layer])) if part.compute is None and is_plain_linear(layer) else part
+
+
+def _is_like_its_kind(layer: Any) -> bool:
+    """Whether nothing is with this layer that is not with others of its kind: hooks, unusual weights or numbers."""
+    if isinstance(layer, (Gate, PackedGate)):
+        return all(map(_is_like_its_kind, layer[:3] if isinstance(layer, Gate) else layer[:1]))
+    if not isinstance(layer, nn.Module):
+        is_linear_call = isinstance(layer, partial) and layer.func is LINEAR
+        return is_linear(layer) if is_linear_call else type(layer) is not TensorMethod or bool(activation_of(layer))
+    if not is_untouched(layer):
+        return False
+    if is_norm_class(layer):
+        shape: Any = layer.normalized_shape
+        return len(shape) != 1 or plain_norm(layer, torch.float32) is not None
+    return (
+        type(layer) in (nn.Dropout, nn.Identity)
+        or not knows(type(layer))
+        or is_linear(layer)
+        or activation_of(layer) is not None
+        or gated_of(layer) is not None
+    )
+
+
+def _called(layer: Any, position: int) -> _Part:
+    is_gate = isinstance(layer, (Gate, PackedGate))
+    return _Part((lambda input, layers: _call(layers[0], input)) if is_gate else None, position, position + 1)
+
+
+def _compute_of(segment: Segment, layers: list[Any]) -> Compute:
+    """The quickest way to an op for layers: one that looks at them itself, if there is one."""
+    if segment.op in (linear_act, mlp, sequential) and None not in map(_as_module, layers):
+        return _Network(layers)
+    if segment.op is gated_mlp and _as_module(layers[0].activation) and type(layers[-1]) is nn.Linear:
+        return _gated
+    if segment.op is packed_mlp:
+        return _Packed(layers)
+    return _nothing
+
+
+def _nothing(input: Any, layers: list[Any]) -> None:
+    """Where no op looks at the layers itself."""
+
+
+class _Network:
+    """An mlp or a sequential; what no op looks at has modules of torch.nn in its place."""
+
+    def __init__(self, layers: list[Any]) -> None:
+        self.size = len(layers)
+        # In the place of functions, which are as they were when it was planned, and of what is to be asked again.
+        self.fixed: dict[int, nn.Module] = {}
+        self.asked: list[int] = []
+        for i, layer in enumerate(layers):
+            module = _as_module(layer)
+            if module is not layer and (isinstance(layer, nn.Module) or type(layer) is TensorMethod or module is None):
+                self.asked.append(i)
+            elif module is not layer:
+                self.fixed[i] = module
+
+    def __call__(self, input: Any, layers: list[Any]) -> Any:
+        modules: dict[int, Any] = dict(enumerate(layers))
+        if self.fixed:
+            modules.update(self.fixed)
+        for i in self.asked:
+            modules[i] = _as_module(layers[i])
+        try:
+            # What PyTorch would drop is for PyTorch.
+            return network_of_modules(input, modules, False, False, False)
+        except REFUSALS:
+            return None
+
+
+def _gated(input: Any, layers: list[Any]) -> Any:
+    gate, activation, up, _ = layers[0]
+    if len(layers) > 2 and not all([does_nothing(layer) for layer in layers[1:-1]]):
+        return None
+    modules = {"gate_proj": gate, "act_fn": _as_module(activation), "up_proj": up, "down_proj": layers[-1]}
+    try:
+        return gated_mlp_of_modules(input, modules, False)
+    except REFUSALS:
+        return None
+
+
+class _Packed:
+    """A gated_mlp with both halves of one layer."""
+
+    def __init__(self, layers: list[Any]) -> None:
+        kept = [i for i, layer in enumerate(layers) if not does_nothing(layer)]
+        self.both, self.unit, self.down = kept
+        self.between = [i for i in range(len(layers)) if i not in kept]
+
+    def __call__(self, input: Any, layers: list[Any]) -> Any:
+        if not is_plain_tensor(input) or not all([does_nothing(layers[i]) for i in self.between]):
+            return None
+        segment = packed_segment([layers[self.both], layers[self.unit], layers[self.down]], 0)
+        if segment is None:
+            return None
+        try:
+            return packed_mlp(input, *segment.arguments)
+        except REFUSALS:
+            return None
+
+
+_NOTHING = nn.Dropout(0.0)  # an op leaves it out
+
+
+def _as_module(layer: Any) -> nn.Module | None:
+    """A module of torch.nn or fastops.nn that is the same as the layer; an op looks at it, for hooks and the like.
+
+    Where the layer is another, which no op looks at, it is looked at here. None where there is no such module.
+    """
+    if type(layer) in _LOOKED_AT:
+        return layer
+    if does_nothing(layer):
+        return _NOTHING
+    found = activation_of(layer)
+    return _module_of(found[0], tuple(found[1])) if found else None
+
+
+_LOOKED_AT = {nn.Linear, nn.LayerNorm, nn.RMSNorm, nn.Dropout, *CLASSES_OF_ACTIVATIONS}
+
+
+@cache
+def _module_of(activation: str, params: tuple[float, ...]) -> nn.Module:
+    return module_of(activation, params)
+
+
+def one_by_one(everything: list[Any], input: Any) -> Any:
+    """The same, looking at every layer."""
+    kept = [i for i, layer in enumerate(everything) if not does_nothing(layer)]
+    layers = [everything[i] for i in kept]
+    done = position = 0  # how many of everything, and of what is kept
+    while done < len(everything):
+        if not is_plain_tensor(input):  # which may want to see even what does nothing
+            position += done in kept
+            input = _call(everything[done], input)
+            done += 1
+            continue
+        if position == len(layers):
+            break
+        segment = next_segment(layers, position)
+        end = segment.end if segment else position + 1
+        input = _compute(segment, layers[position:end], input)
+        position, done = end, kept[end - 1] + 1
+    return input
+
+
+def _compute(segment: Segment | None, layers: list[Any], input: Any) -> Any:
+    if segment is not None:
+        # What act_mul calls may raise such errors, too, and must not be called twice.
+        with contextlib.suppress(*REFUSALS) if segment.op is not act_mul else contextlib.nullcontext():
+            return segment.op(input, *segment.arguments)
+    for layer in layers:
+        input = _call(layer, input)
+    return input
+
+
+def _call(layer: Any, input: Any) -> Any:
+    """As the original forward does."""
+    if isinstance(layer, Gate):
+        gate, activation, up, before_up = layer
+        other = up(input) if before_up == 0 else None
+        gated = gate(input)
+        other = up(input) if before_up == 1 else other
+        gated = activation(gated)
+        other = up(input) if before_up == 2 else other
+        return gated * other
+    if isinstance(layer, PackedGate):
+        first, second = input.chunk(2, dim=-1)
+        return first * layer.activation(second) if layer.gate_last else layer.activation(first) * second
+    return layer(input)

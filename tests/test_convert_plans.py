@@ -1,0 +1,90 @@
+"""A plan is kept for layers of the same kinds: what is with one module must not count for another, nor be forgotten."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from convertible import Packed, assert_same, converted, ops_of
+from modules import batch
+
+
+def layers() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(6, 8), nn.LeakyReLU(0.2), nn.Dropout(0.4), nn.Linear(8, 6), nn.Identity())
+
+
+@pytest.mark.parametrize("position", range(5))
+@pytest.mark.parametrize("training", [False, True], ids=["evaluation", "training"])
+def test_hook_of_one_of_many(position: int, training: bool, device: Any) -> None:
+    """A hook is called that another module with layers of the same classes does not have, and back."""
+    plain, expected, _ = converted(layers, device)
+    hooked, reference, _ = converted(layers, device)
+    for model in (plain, expected, hooked, reference):
+        model.train(training)
+    for _ in range(2):
+        assert_same(plain, expected, device)
+        handles = [
+            model[position].register_forward_hook(lambda module, args, output: output * 2)
+            for model in (hooked, reference)
+        ]
+        assert_same(hooked, reference, device)
+        for handle in handles:
+            handle.remove()
+        assert_same(hooked, reference, device)
+        assert ops_of(hooked, batch(device)) == ops_of(plain, batch(device)) != []
+
+
+def test_numbers_of_one_of_many(device: Any) -> None:
+    """The numbers and the flags are those of the module that is called."""
+    model, reference, _ = converted(layers, device)
+    for slope, p in ((0.2, 0.4), (0.7, 0.0), (-0.5, 0.9)):
+        for each in (model, reference):
+            each[1].negative_slope, each[2].p = slope, p
+        assert_same(model, reference, device)
+        assert ops_of(model, batch(device)) == (["mlp", "mlp"] if p else ["mlp"])
+
+
+def test_first_is_hooked(device: Any) -> None:
+    """Where the first module of its kind has a hook, the next one is planned without it."""
+
+    class OnlyHere(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x + 1
+
+    def own() -> nn.Sequential:
+        return nn.Sequential(nn.Linear(6, 8), nn.ELU(), nn.Linear(8, 6), OnlyHere())
+
+    hooked, _, _ = converted(own, device)
+    hooked[0].register_forward_pre_hook(lambda module, args: None)
+    hooked(batch(device))
+    assert ops_of(hooked, batch(device)) == []
+    model, reference, _ = converted(own, device)
+    assert_same(model, reference, device)
+    assert ops_of(model, batch(device)) == ["mlp"]
+
+
+@pytest.mark.parametrize("gate_last", [False, True])
+def test_packed(gate_last: bool, device: Any) -> None:
+    """Both halves come from one layer, whose gradient is that of both; an odd number of features is PyTorch's error."""
+
+    def make() -> Packed:
+        block = Packed()
+        block.gate_last = gate_last
+        return block
+
+    model, reference, _ = converted(lambda: make().requires_grad_(False), device)
+    for each in (model, reference):
+        for layer in (each.both, each.down):
+            layer.requires_grad_()
+    assert_same(model, reference, device)
+    assert ops_of(model, batch(device)) == ["gated_mlp"]
+    for each in (model, reference):
+        each.both = nn.Linear(6, 15).to(device, torch.float64)
+    with pytest.raises(Exception) as expected:
+        reference(batch(device))
+    with pytest.raises(type(expected.value)) as found:
+        model(batch(device))
+    assert str(found.value) == str(expected.value)
