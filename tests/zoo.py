@@ -41,10 +41,20 @@ from transformers.models.clip import modeling_clip as clip  # noqa: E402
 from transformers.models.gemma import modeling_gemma as gemma  # noqa: E402
 from transformers.models.gpt2 import modeling_gpt2 as gpt2  # noqa: E402
 from transformers.models.llama import modeling_llama as llama  # noqa: E402
+from transformers.models.mixtral import modeling_mixtral as mixtral  # noqa: E402
 from transformers.models.phi3 import modeling_phi3 as phi3  # noqa: E402
 from transformers.models.qwen2 import modeling_qwen2 as qwen2  # noqa: E402
+from transformers.models.qwen2_moe import modeling_qwen2_moe as qwen2_moe  # noqa: E402
+from transformers.models.qwen3_moe import modeling_qwen3_moe as qwen3_moe  # noqa: E402
 from transformers.models.t5 import modeling_t5 as t5  # noqa: E402
 from transformers.models.vit import modeling_vit as vit  # noqa: E402
+
+# Mixtures of experts, with their configurations.
+MIXTURES: list[tuple[Any, Any]] = [
+    (mixtral.MixtralSparseMoeBlock, mixtral.MixtralConfig),
+    (qwen2_moe.Qwen2MoeSparseMoeBlock, qwen2_moe.Qwen2MoeConfig),
+    (qwen3_moe.Qwen3MoeSparseMoeBlock, qwen3_moe.Qwen3MoeConfig),
+]
 
 SMALL: dict[str, Any] = {
     "hidden_size": 12,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -161,6 +162,11 @@ def _plan(module: nn.Module) -> tuple[list[str], Formula | Segments | None]:
         raise Unreadable("it is compiled already; convert the model before it is compiled, scripted or traced")
     if _is_ours(module) or not (any(map(_looks_linear, _inner(module))) or _multiplies(module)):
         return nothing
+    if implementation := _experts_implementation(module):
+        raise Unreadable(
+            f"its experts are computed by {implementation}, all of them at once (config._experts_implementation); "
+            "those of the loop in its forward, 'eager', would be one op each"
+        )
     own = [layer for child in module._modules.values() for layer in (child, *_of_list(child))]
     has_products = any(map(_looks_linear, own)) or _multiplies(module)
     try:
@@ -296,6 +302,15 @@ def _multiplies(module: nn.Module) -> bool:
     tensors = [tensor for tensor in module._parameters.values() if tensor is not None]
     has_matrices = any(not is_plain_tensor(tensor) or tensor.dim() > 1 for tensor in tensors)
     return has_matrices and not _PRODUCTS.isdisjoint(_names_in_methods(module))
+
+
+def _experts_implementation(module: nn.Module) -> str | None:
+    """What transformers calls in the place of the forward of a mixture's experts."""
+    forward: Any = inspect.getattr_static(type(module), "forward", None)
+    if getattr(forward, "__globals__", {}).get("__name__") != "transformers.integrations.moe":
+        return None
+    name = getattr(module.__dict__.get("config"), "_experts_implementation", None)
+    return name if isinstance(name, str) and name != "eager" else None
 
 
 def _calls_activation(module: nn.Module) -> bool:

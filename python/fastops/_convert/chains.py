@@ -27,6 +27,24 @@ def with_input(statement: Any, value: ast.expr) -> Any:
     return statement
 
 
+def innermost(statement: Any) -> ast.expr:
+    """The first call of a statement's chain."""
+    node: Any = statement.value
+    while len(links(node).steps) > 1:
+        node = node.args[0] if node.args else node.func.value
+    return node
+
+
+def reads(node: ast.expr, name: str) -> int:
+    """How often an expression reads a variable."""
+    return sum(isinstance(part, ast.Name) and part.id == name for part in ast.walk(node))
+
+
+def is_chunk(call: ast.Call) -> bool:
+    """Whether a call takes the halves of the last dimension."""
+    return isinstance(call.func, ast.Attribute) and ast.unparse(call).endswith((".chunk(2, dim=-1)", ".chunk(2, -1)"))
+
+
 def links(node: ast.expr) -> Chain:
     """The calls within calls of an expression, with what the innermost one is called with."""
     steps = []
@@ -36,9 +54,28 @@ def links(node: ast.expr) -> Chain:
     return Chain(steps[::-1], node)
 
 
+def packed(activation: ast.expr, gate_last: bool, value: ast.expr) -> ast.expr:
+    """``activation(gate) * up`` of the halves of a value, as a link of a chain."""
+    unit = ast.Call(ast.Name("_fastops_packed", ast.Load()), [activation, ast.Constant(gate_last)], [])
+    return ast.Call(unit, [value], [])
+
+
+def _gate(first: ast.expr, second: ast.expr, before_up: int) -> tuple[ast.expr, ast.expr] | None:
+    gate, up = links(first), links(second)
+    match gate.input, up.input:
+        case ast.Name(id=name), ast.Name(id=other) if name == other and len(gate.steps) == 2 and len(up.steps) == 1:
+            parts = [*gate.steps, *up.steps, ast.Constant(before_up)]
+            return ast.Call(ast.Name("_fastops_gate", ast.Load()), parts, []), gate.input
+    return None
+
+
 def _link(node: ast.expr) -> tuple[ast.expr, ast.expr] | None:
     """What is called, and the first argument; the other arguments are bound to what is called."""
     match node:
+        case ast.BinOp(left=left, op=ast.Mult(), right=right):
+            return _gate(left, right, 2) or _gate(right, left, 0)
+        case ast.Call(func=ast.Call(func=ast.Name(id="_fastops_packed")) as unit, args=[value]):
+            return unit, value
         case ast.Call(func=function, args=[ast.expr() as first, *others], keywords=keywords) if (
             _is_path(function)
             and not isinstance(first, ast.Starred)

@@ -36,12 +36,27 @@ class Gate(NamedTuple):
     up: Any
     before_up: int  # how many of the other two are called before up
 
+    def __call__(self, input: Any) -> Any:
+        """As the original forward does."""
+        gate, activation, up, before_up = self
+        other = up(input) if before_up == 0 else None
+        gated = gate(input)
+        other = up(input) if before_up == 1 else other
+        gated = activation(gated)
+        other = up(input) if before_up == 2 else other
+        return gated * other
+
 
 class PackedGate(NamedTuple):
     """``activation(gate) * up`` of the two halves of the last dimension."""
 
     activation: Any
     gate_last: bool
+
+    def __call__(self, input: Any) -> Any:
+        """As the original forward does."""
+        first, second = input.chunk(2, dim=-1)
+        return first * self.activation(second) if self.gate_last else self.activation(first) * second
 
 
 class Inner(NamedTuple):

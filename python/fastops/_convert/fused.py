@@ -108,6 +108,7 @@ def _with_segments(original: Any, method: Method) -> Callable[..., Any]:
     name = method.name
     as_read, public = getattr(original, name), types.CellType()
     made = {"_fastops_run": run, "_fastops_bind": bind, "_fastops_methods": TENSOR_METHODS}
+    made |= {"_fastops_gate": Gate, "_fastops_packed": PackedGate}
     fused, functions = rewritten(original, method, made, public)
     *wrappers, inner = [(function, function.__code__) for function in functions]
     innermost, code = inner
@@ -154,14 +155,21 @@ def segments_of(module: nn.Module) -> tuple[Segments | None, list[str]]:
         while position < len(effective):
             segment = next_segment(effective, position)
             end = segment.end if segment else position + 1
-            if segment and sum(map(is_linear, effective[position:end])) > 1:
-                called = [names.get(id(layer)) or _function_name(layer) for layer in effective[position:end]]
+            parts = [part for layer in effective[position:end] for part in _parts(layer)]
+            if segment and sum(map(is_linear, parts)) > 1:
+                called = [names.get(id(part)) or _function_name(part) for part in parts]
                 ops.append(f"{name_of(segment.op)}({', '.join(called)})")
                 found.append((kept[position], kept[end - 1] + 1))
             position = end
         return (found[0][0], found[-1][1]) if found else None
 
     return find_segments(module, choose), ops
+
+
+def _parts(layer: Any) -> tuple[Any, ...]:
+    if isinstance(layer, Gate):
+        return layer[:3]
+    return layer[:1] if isinstance(layer, PackedGate) else (layer,)
 
 
 def _function_name(function: Any) -> str:

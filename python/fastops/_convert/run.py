@@ -172,10 +172,10 @@ def _plan(layers: list[Any]) -> tuple[_Part, ...] | None:
             while end < len(layers) and type(layers[end]) is nn.Dropout and does_nothing(layers[end]):
                 end += 1
             compute = _Network(layers[start:end])
-        parts += [_called(layers[i], i) for i in range(done, start)]
+        parts += [_Part(None, i, i + 1) for i in range(done, start)]
         parts.append(_Part(compute, start, end))
         done = end
-    parts += [_called(layers[i], i) for i in range(done, len(layers))]
+    parts += [_Part(None, i, i + 1) for i in range(done, len(layers))]
     if any(isinstance(part.compute, _Network) for part in parts):
         # The code of PyTorch's products is cold between ops that have their own: two kinds cost more than either.
         parts = [_product(layers[part.start], part) for part in parts]
@@ -206,11 +206,6 @@ def _is_like_its_kind(layer: Any) -> bool:
         or activation_of(layer) is not None
         or gated_of(layer) is not None
     )
-
-
-def _called(layer: Any, position: int) -> _Part:
-    is_gate = isinstance(layer, (Gate, PackedGate))
-    return _Part((lambda input, layers: _call(layers[0], input)) if is_gate else None, position, position + 1)
 
 
 def _compute_of(segment: Segment, layers: list[Any]) -> Compute:
@@ -319,7 +314,7 @@ def one_by_one(everything: list[Any], input: Any) -> Any:
     while done < len(everything):
         if not is_plain_tensor(input):  # which may want to see even what does nothing
             position += done in kept
-            input = _call(everything[done], input)
+            input = everything[done](input)
             done += 1
             continue
         if position == len(layers):
@@ -337,21 +332,5 @@ def _compute(segment: Segment | None, layers: list[Any], input: Any) -> Any:
         with contextlib.suppress(*REFUSALS) if segment.op is not act_mul else contextlib.nullcontext():
             return segment.op(input, *segment.arguments)
     for layer in layers:
-        input = _call(layer, input)
+        input = layer(input)
     return input
-
-
-def _call(layer: Any, input: Any) -> Any:
-    """As the original forward does."""
-    if isinstance(layer, Gate):
-        gate, activation, up, before_up = layer
-        other = up(input) if before_up == 0 else None
-        gated = gate(input)
-        other = up(input) if before_up == 1 else other
-        gated = activation(gated)
-        other = up(input) if before_up == 2 else other
-        return gated * other
-    if isinstance(layer, PackedGate):
-        first, second = input.chunk(2, dim=-1)
-        return first * layer.activation(second) if layer.gate_last else layer.activation(first) * second
-    return layer(input)

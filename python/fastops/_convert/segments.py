@@ -7,6 +7,7 @@ The methods of a module are written anew: where they call layers that one op com
 from __future__ import annotations
 
 import ast
+import collections
 import copy
 import functools
 import inspect
@@ -17,9 +18,10 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
+from .._eager import is_plain_tensor
 from .._resolve import TENSOR_METHODS
-from .chains import links, with_input
-from .formula import Unreadable
+from .chains import innermost, is_chunk, links, packed, reads, with_input
+from .formula import Gate, PackedGate, Unreadable
 from .source import codes_of, definition_of, stored
 
 Choice = tuple[int, int] | None  # which of the calls of a chain are given to ``run``: from, to
@@ -196,6 +198,10 @@ class _Rewriter(ast.NodeTransformer):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
                 place = node.lineno, node.col_offset
                 self.last_loads[node.id] = max(place, self.last_loads.get(node.id, place))
+        names = [node for node in ast.walk(definition) if isinstance(node, ast.Name)]
+        loads = collections.Counter(node.id for node in names if isinstance(node.ctx, ast.Load))
+        stores = collections.Counter(node.id for node in names if not isinstance(node.ctx, ast.Load))
+        self.counts: dict[str, tuple[int, int]] = {name: (loads[name], stores[name]) for name in loads | stores}
         self.choose = choose
         self.choices: list[Choice] = []
 
@@ -236,20 +242,57 @@ class _Rewriter(ast.NodeTransformer):
 
     def fold(self, body: list[ast.stmt], start: int) -> tuple[Any, int]:
         """The statements ``x = f(x)``, ``x = g(x)`` from the one at ``start`` as ``x = g(f(x))``, and their end."""
-        folded: Any = copy.deepcopy(body[start])
-        end = start + 1
+        folded: Any
+        folded, end = self.halves(body, start) or (copy.deepcopy(body[start]), start + 1)
         while end < len(body):
             name, following = self.assigned(folded), body[end]
             if name is None or not isinstance(following, (ast.Assign, ast.Return)) or following.value is None:
                 break
             steps, input = links(following.value)
-            is_next = bool(steps) and isinstance(input, ast.Name) and input.id == name
+            # As the input of the first call, and nowhere else: the other arguments are evaluated before.
+            is_next = isinstance(input, ast.Name) and input.id == name and reads(following.value, name) == 1
             is_last_use = name == self.assigned(following) or self.is_last_use(name, following)
-            if not is_next or not is_last_use or (isinstance(following, ast.Assign) and not self.assigned(following)):
+            is_chain = bool(steps) and (isinstance(following, ast.Return) or self.assigned(following) is not None)
+            if not is_chain or not is_next or not is_last_use:
                 break
             folded = with_input(copy.deepcopy(following), folded.value)
             end += 1
         return folded, end
+
+    def halves(self, body: list[ast.stmt], start: int) -> tuple[ast.stmt, int] | None:
+        """The statements ``a, b = x.chunk(2, -1)`` and ``y = f(act(a) * b)`` as one, and their end."""
+        match body[start : start + 3]:
+            case [ast.Assign(targets=[ast.Name(id=name)], value=value), following, *_] if (
+                self.counts[name] == (1, 1) and name not in self.shared and links(value).steps
+            ):
+                found = self.halves(body, start + 1)
+                unit: Any = found and innermost(found[0])
+                if isinstance(unit, ast.Call) and unit.args and ast.unparse(unit.args[0]) == name:
+                    unit.args[0] = copy.deepcopy(value)
+                    return found
+            case [
+                ast.Assign(
+                    targets=[ast.Tuple(elts=[ast.Name(id=first), ast.Name(id=second)])], value=ast.Call() as call
+                ),
+                ast.Assign(targets=[ast.Name()]) | ast.Return(value=ast.expr()) as following,
+                *_,
+            ] if is_chunk(call) and self.counts[first] == self.counts[second] == (1, 1):
+                result = copy.deepcopy(following)
+                steps, product = links(result.value)  # type: ignore[arg-type]
+                is_product = isinstance(product, ast.BinOp) and isinstance(product.op, ast.Mult)
+                if not self.shared.isdisjoint((first, second)) or not is_product:
+                    return None
+                factors: Any = product
+                for one, other in ((factors.left, factors.right), (factors.right, factors.left)):
+                    gate = links(one)
+                    if len(gate.steps) == 1 and {ast.unparse(gate.input), ast.unparse(other)} == {first, second}:
+                        whole = copy.deepcopy(call.func.value)  # type: ignore[attr-defined]
+                        unit = packed(gate.steps[0], ast.unparse(gate.input) == second, whole)
+                        if steps:
+                            return with_input(result, unit), start + 2
+                        result.value = unit
+                        return result, start + 2
+        return None
 
     def is_last_use(self, name: str, statement: ast.Assign | ast.Return) -> bool:
         """Whether nobody reads a variable after a statement."""
@@ -304,6 +347,14 @@ class _Resolver:
     def step(self, node: ast.expr) -> Any:
         """What a step calls, or _UNKNOWN."""
         try:
+            match node:
+                case ast.Call(func=ast.Name(id="_fastops_gate"), args=[*parts, ast.Constant(value=int(before_up))]):
+                    gate, activation, up = map(self.step, parts)
+                    is_known = all(part is not _UNKNOWN for part in (gate, activation, up))
+                    return Gate(gate, activation, up, before_up) if is_known else _UNKNOWN
+                case ast.Call(func=ast.Name(id="_fastops_packed"), args=[part, ast.Constant(value=bool(gate_last))]):
+                    activation = self.step(part)
+                    return _UNKNOWN if activation is _UNKNOWN else PackedGate(activation, gate_last)
             if isinstance(node, ast.Call):  # of bind
                 values = [self.value(value) for value in node.args]
                 keywords = {str(keyword.arg): self.value(keyword.value) for keyword in node.keywords}
@@ -328,6 +379,8 @@ class _Resolver:
                     return TENSOR_METHODS[place]
                 if type(modules) in (nn.ModuleList, nn.Sequential, nn.ModuleDict):
                     return modules[place]
+                if is_plain_tensor(modules) and modules.dim() == 3 and len(modules):
+                    return modules.detach()[0]  # one is as good as another
         return _UNKNOWN
 
     def attribute(self, owner: Any, name: str) -> Any:
