@@ -73,7 +73,8 @@ class ReadTwice(Block):
     def forward(self, x, scale=1.0):
         a, b = self.both(x).chunk(2, dim=-1)
         hidden = self.act(a) * b
-        return x + scale * self.down(hidden) + a.sum()
+        hidden = self.down(hidden)
+        return x + scale * hidden + a.sum()
 
 
 class OtherInput(Block):
