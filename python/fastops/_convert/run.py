@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import types
 from collections.abc import Callable
-from functools import cache, partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -227,7 +227,6 @@ class _Network:
     """An mlp or a sequential; what no op looks at has modules of torch.nn in its place."""
 
     def __init__(self, layers: list[Any]) -> None:
-        self.size = len(layers)
         # In the place of functions, which are as they were when it was planned, and of what is to be asked again.
         self.fixed: dict[int, nn.Module] = {}
         self.asked: list[int] = []
@@ -301,7 +300,7 @@ def _as_module(layer: Any) -> nn.Module | None:
 _LOOKED_AT = {nn.Linear, nn.LayerNorm, nn.RMSNorm, nn.Dropout, *CLASSES_OF_ACTIVATIONS}
 
 
-@cache
+@lru_cache(maxsize=1024)
 def _module_of(activation: str, params: tuple[float, ...]) -> nn.Module:
     return module_of(activation, params)
 

@@ -28,8 +28,9 @@ class Tabular(nn.Module):
     def __init__(self, sizes: Sequence[int], dropout: float) -> None:
         super().__init__()
         *pairs, (last, outputs) = pairwise(sizes)
-        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(a, b), nn.ReLU(), nn.Dropout(dropout)) for a, b in pairs)
-        self.output = nn.Linear(last, outputs)
+        blocks = [nn.Sequential(nn.Linear(a, b), nn.ReLU(), nn.Dropout(dropout)) for a, b in pairs]
+        self.blocks: nn.ModuleList = nn.ModuleList(blocks)
+        self.output: nn.Linear = nn.Linear(last, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
         for block in self.blocks:
@@ -42,8 +43,8 @@ class Intermediate(nn.Module):
 
     def __init__(self, features: int, hidden_features: int) -> None:
         super().__init__()
-        self.dense = nn.Linear(features, hidden_features)
-        self.act = nn.GELU()
+        self.dense: nn.Linear = nn.Linear(features, hidden_features)
+        self.act: nn.GELU = nn.GELU()
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         hidden_states = self.dense(hidden_states)
@@ -56,8 +57,8 @@ class Packed(nn.Module):
 
     def __init__(self, features: int, hidden_features: int) -> None:
         super().__init__()
-        self.gate_up = nn.Linear(features, 2 * hidden_features, bias=False)
-        self.down = nn.Linear(hidden_features, features, bias=False)
+        self.gate_up: nn.Linear = nn.Linear(features, 2 * hidden_features, bias=False)
+        self.down: nn.Linear = nn.Linear(hidden_features, features, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         gate, up = self.gate_up(x).chunk(2, dim=-1)
@@ -69,10 +70,10 @@ class Residual(nn.Module):
 
     def __init__(self, features: int, hidden_features: int, dropout: float) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(features)
-        self.fc1 = nn.Linear(features, hidden_features)
-        self.fc2 = nn.Linear(hidden_features, features)
-        self.dropout = nn.Dropout(dropout)
+        self.norm: nn.LayerNorm = nn.LayerNorm(features)
+        self.fc1: nn.Linear = nn.Linear(features, hidden_features)
+        self.fc2: nn.Linear = nn.Linear(hidden_features, features)
+        self.dropout: nn.Dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.fc2(self.dropout(F.gelu(self.fc1(self.norm(x)))))
