@@ -159,9 +159,14 @@ __device__ void transform_piece(Formula formula, const Operands<Storage, inputs>
   }
 }
 
+// Of the blocks that nvcc is to find room for on a multiprocessor: 0 leaves the number to it. For float64 it would find
+// room for one or two more by spilling a register.
+template <class Storage>
+inline constexpr int least_blocks = sizeof(Storage) == 8 ? 2 : 0;
+
 // A thread takes one of the first `pieces` pieces of a row, or one element of what is left of it.
 template <class Storage, int inputs, int outputs, class Formula>
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(block_threads, least_blocks<Storage>)
     transform(Formula formula, Operands<Storage, inputs> input, Operands<Storage, outputs> output, int64_t rows,
               int64_t columns, int64_t pieces) {
   constexpr int width = packet_width<Storage>;
