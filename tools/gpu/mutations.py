@@ -255,7 +255,9 @@ SLOW = [
         "activation.hip",
         GPUS,
         "blocks on a multiprocessor",
-        Mutation("blocks of 1024 threads", "transform.h", "(block_threads)\n    transform", "(1024)\n    transform"),
+        Mutation(
+            "blocks of 1024 threads", "transform.h", "__launch_bounds__(block_threads,", "__launch_bounds__(1024,"
+        ),
     ),
     (
         "activation.hip",
