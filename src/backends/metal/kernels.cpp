@@ -16,8 +16,8 @@ namespace {
 
 constexpr std::array<const char*, 3> dtype_names = {"float", "half", "bfloat"};
 
-// Where the kernels of a kind are, the macro there that makes one of them, and what is before and after the activation
-// in their names.
+// Where the kernels of a kind are, the macro there that makes one of them, without FASTOPS_, and what is before and
+// after the activation in their names.
 struct Place {
   Source source;
   const char* macro;
@@ -25,20 +25,20 @@ struct Place {
   const char* suffix;
 };
 constexpr std::array<Place, kernel_kinds> places = {{
-    {Source::activation, "FASTOPS_ACTIVATION", "", ""},
-    {Source::activation_backward, "FASTOPS_BACKWARD1", "", "_backward1"},
-    {Source::activation_backward, "FASTOPS_BACKWARD2", "", "_backward2"},
-    {Source::activation_backward, "FASTOPS_BACKWARD3", "", "_backward3"},
-    {Source::bias_act, "FASTOPS_BIAS_ACT", "bias_", ""},
-    {Source::bias_act, "FASTOPS_BIAS_ACT_BACKWARD", "bias_", "_backward"},
-    {Source::gated_act, "FASTOPS_GATED_ACT", "gated_", ""},
-    {Source::gated_act, "FASTOPS_GATED_ACT_BACKWARD", "gated_", "_backward"},
-    {Source::linear_act, "FASTOPS_LINEAR_ACT", "linear_", ""},
-    {Source::column_sums, "FASTOPS_COLUMN_SUMS", "column_sums", ""},
-    {Source::rows, "FASTOPS_ROWS_SMALL", "rows_", "_small"},
-    {Source::rows, "FASTOPS_ROWS_LARGE", "rows_", "_large"},
-    {Source::rows, "FASTOPS_ROWS_BACKWARD_SMALL", "rows_", "_backward_small"},
-    {Source::rows, "FASTOPS_ROWS_BACKWARD_LARGE", "rows_", "_backward_large"},
+    {Source::activation, "ACTIVATION", "", ""},
+    {Source::activation_backward, "BACKWARD1", "", "_backward1"},
+    {Source::activation_backward, "BACKWARD2", "", "_backward2"},
+    {Source::activation_backward, "BACKWARD3", "", "_backward3"},
+    {Source::bias_act, "BIAS_ACT", "bias_", ""},
+    {Source::bias_act, "BIAS_ACT_BACKWARD", "bias_", "_backward"},
+    {Source::gated_act, "GATED_ACT", "gated_", ""},
+    {Source::gated_act, "GATED_ACT_BACKWARD", "gated_", "_backward"},
+    {Source::linear_act, "LINEAR_ACT", "linear_", ""},
+    {Source::column_sums, "COLUMN_SUMS", "column_sums", ""},
+    {Source::rows, "ROWS_SMALL", "rows_", "_small"},
+    {Source::rows, "ROWS_LARGE", "rows_", "_large"},
+    {Source::rows, "ROWS_BACKWARD_SMALL", "rows_", "_backward_small"},
+    {Source::rows, "ROWS_BACKWARD_LARGE", "rows_", "_backward_large"},
 }};
 
 struct Function {
@@ -61,7 +61,7 @@ const Function& function(const KernelId& kernel) {
     const Place& place = places[kind];
     const ActivationInfo& activation = info(kernel.activation);
     const char* dtype = dtype_names[kernel.dtype];
-    const std::string only = c10::str("#define FASTOPS_ONLY ", place.macro, "(", activation.name,
+    const std::string only = c10::str("#define FASTOPS_ONLY FASTOPS_", place.macro, "(", activation.name,
                                       ", activations::", activation.class_name, ", ", dtype, ")\n");
     function.name = c10::str("fastops_", place.prefix, place.source == Source::column_sums ? "" : activation.name,
                              place.suffix, "_", dtype);
