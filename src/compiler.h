@@ -14,11 +14,13 @@
 #define FASTOPS_ALWAYS_INLINE inline __attribute__((always_inline))
 #endif
 
+// FASTOPS_FLATTEN in front of a function: what it calls is part of it, as far as the compiler sees its definition.
 // FASTOPS_INLINE_LAMBDA behind the parameters of a lambda. FASTOPS_UNROLL(n) in front of a loop: n of its steps at
 // once. FASTOPS_TARGET(name) in front of a function that has an instruction set of its own. FASTOPS_PREFETCH: a cache
 // line that is read soon; _OUTER, not into the first cache; _WRITE, to be written.
 #if defined(__GNUC__) || defined(__clang__)
 #define FASTOPS_PRAGMA(text) _Pragma(#text)
+#define FASTOPS_FLATTEN __attribute__((flatten))
 #define FASTOPS_INLINE_LAMBDA __attribute__((always_inline))
 #define FASTOPS_UNROLL(count) FASTOPS_PRAGMA(GCC unroll count)
 #define FASTOPS_TARGET(name) __attribute__((target(name)))
@@ -26,6 +28,7 @@
 #define FASTOPS_PREFETCH_OUTER(address) __builtin_prefetch(address, 0, 2)
 #define FASTOPS_PREFETCH_WRITE(address) __builtin_prefetch(address, 1)
 #else
+#define FASTOPS_FLATTEN
 #define FASTOPS_INLINE_LAMBDA
 #define FASTOPS_UNROLL(count)
 #define FASTOPS_TARGET(name)

@@ -20,9 +20,8 @@ void backward(const void* grad, const void* saved, void* dx, int64_t n, Activati
       }
     });
   };
-  // Formulas of higher order take so long that the question how many numbers are left does not show.
-  transform<Storage, order == 1 && !has_masks>(stream, n, derivative, static_cast<Storage*>(dx),
-                                               static_cast<const Storage*>(grad), static_cast<const Storage*>(saved));
+  transform<Storage>(stream, n, derivative, static_cast<Storage*>(dx), static_cast<const Storage*>(grad),
+                     static_cast<const Storage*>(saved));
 }
 
 // The same of a 16-bit type by a kernel of float32, as many elements at a time as the L1 cache holds: derivatives of

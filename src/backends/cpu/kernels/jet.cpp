@@ -9,7 +9,7 @@ namespace {
 
 // The derivatives are the coefficients of one series: what they have in common is computed once.
 template <class A, class S, int orders>
-void derivatives(const void* x, void* value, void* const* order, int64_t n, ActivationParams params) {
+FASTOPS_FLATTEN void derivatives(const void* x, void* value, void* const* order, int64_t n, ActivationParams params) {
   using Number = Vec<S>;
   using Series = Jet<Number, orders - 1>;
   const auto p = compute_params<S>(params);
@@ -42,43 +42,73 @@ struct Derivatives {
   }
 };
 
-// One packet of columns of a point: its rows in the block, and those of matrices. These lie far apart, where the
-// processor does not foresee them: what comes `ahead` rows later is fetched ahead.
 template <class Storage>
+using P = Packet<Storage>;
+
+// The rows of a point in a matrix, at one packet of columns. They lie far apart, where the processor does not foresee
+// them: what comes `ahead` rows later is fetched ahead.
+template <class Storage, class Count>
+struct ReadRows {
+  const Storage* first;
+  int64_t stride;
+  int64_t ahead;
+  Count count;
+
+  Packet<Storage> operator()(int64_t j) const {
+    const Storage* const p = first + j * stride;
+    FASTOPS_PREFETCH(p + ahead);
+    return Packet<Storage>::load(p, count);
+  }
+};
+template <class Storage, class Count>
+struct WriteRows {
+  using S = Compute<Storage>;
+  void* first;  // null where nothing is written
+  int64_t stride;
+  int64_t ahead;
+  Count count;
+  bool as_stored;  // or in the type that is computed with
+
+  void operator()(const Packet<Storage>& value, int64_t j) const {
+    if (!first) return;
+    if (std::is_same_v<S, Storage> || as_stored) {
+      Storage* const p = static_cast<Storage*>(first) + j * stride;
+      FASTOPS_PREFETCH_WRITE(p + ahead);
+      value.store(p, count);
+    } else {
+      S* const p = static_cast<S*>(first) + j * stride;
+      FASTOPS_PREFETCH_WRITE(p + ahead);
+      store_computed<Storage>(value, p, count);
+    }
+  }
+};
+
+// One packet of columns of a point. `Count`: of the numbers in it, a constant where it is whole.
+template <class Storage, class Count>
 struct Place {
-  using P = Packet<Storage>;
   using S = Compute<Storage>;
   const Block& block;
   int64_t row;     // the point's first one in the block
   int64_t column;  // in the block
-  int64_t count;
   int64_t ahead;
+  Count count;
 
-  P sum(int64_t j) const {
-    return load_computed<Storage>(static_cast<const S*>(block.sums[0]) + (row + j) * block.stride + column, count);
+  auto sums() const {
+    return [p = static_cast<const S*>(block.sums[0]) + row * block.stride + column, stride = block.stride,
+            count = count](int64_t j) { return load_computed<Storage>(p + j * stride, count); };
   }
-  P load(ConstRows rows, int64_t j) const {
-    const Storage* const p = CPU_CAPABILITY::row<Storage>(rows, block.row + row + j) + block.column + column;
-    FASTOPS_PREFETCH(p + ahead * rows.stride);
-    return P::load(p, count);
+  ReadRows<Storage, Count> reads(ConstRows rows) const {
+    const Storage* const p = CPU_CAPABILITY::row<Storage>(rows, block.row + row) + block.column + column;
+    return {p, rows.stride, ahead * rows.stride, count};
   }
-  void store(const P& value, Rows rows, int64_t j) const {
-    if (!rows.data) return;
-    Storage* const p = CPU_CAPABILITY::row<Storage>(rows, block.row + row + j) + block.column + column;
-    FASTOPS_PREFETCH_WRITE(p + ahead * rows.stride);
-    value.store(p, count);
-  }
-  void store_operand(const P& value, Rows rows, int64_t j, bool as_stored) const {
-    if (std::is_same_v<S, Storage> || as_stored) return store(value, rows, j);
-    if (!rows.data) return;
-    S* const p = CPU_CAPABILITY::row<S>(rows, block.row + row + j) + block.column + column;
-    FASTOPS_PREFETCH_WRITE(p + ahead * rows.stride);
-    store_computed<Storage>(value, p, count);
+  WriteRows<Storage, Count> writes(Rows rows, bool as_stored = true) const {
+    const bool stored = std::is_same_v<S, Storage> || as_stored;
+    const int64_t size = stored ? sizeof(Storage) : sizeof(S);
+    const int64_t offset = ((block.row + row) * rows.stride + block.column + column) * size;
+    return {rows.data ? static_cast<char*>(rows.data) + offset : nullptr, rows.stride, ahead * rows.stride, count,
+            as_stored};
   }
 };
-
-template <class Storage>
-using P = Packet<Storage>;
 
 template <class Storage>
 P<Storage> times(const P<Storage>& a, const P<Storage>& b) {
@@ -102,7 +132,8 @@ P<Storage> weighted(const JetArguments& jet, int64_t d, const P<Storage>& tangen
   return jet.trace_weights ? times<Storage>(tangent, every<Storage>(jet.trace_weights[d])) : tangent;
 }
 
-// step(place, derivatives at it) for each packet of columns of each point of a block; at(place) is the value.
+// step(place, load, derivatives) for each packet of columns of each point of a block, where load(numbers) is the packet
+// of one of the derivatives; at(place) is the value.
 template <class Storage, class At, class Step>
 void for_each_place(const JetArguments& jet, const Block& block, int orders, bool with_value, At at, Step step) {
   using S = Compute<Storage>;
@@ -117,17 +148,19 @@ void for_each_place(const JetArguments& jet, const Block& block, int orders, boo
       const int64_t columns = std::min(panel_columns<S>, block.columns - column);
       const auto for_each = [&](auto f) {
         for (int64_t p = 0; p < count; ++p) {
-          for (int64_t c = 0; c < columns; c += width) {
-            f(Place<Storage>{block, (first + p) * jet.rows(), column + c, std::min(width, columns - c), ahead},
+          const auto call = [&](int64_t c, auto size) {
+            f(Place<Storage, decltype(size)>{block, (first + p) * jet.rows(), column + c, ahead, size},
               p * columns + c);
-          }
+          };
+          int64_t c = 0;
+          for (; c + width <= columns; c += width) call(c, std::integral_constant<int64_t, width>());
+          if (c < columns) call(c, columns - c);
         }
       };
-      for_each([&](const Place<Storage>& place, int64_t i) {
-        store_computed<Storage>(at(place), derivatives.at + i, place.count);
-      });
+      for_each(
+          [&](const auto& place, int64_t i) { store_computed<Storage>(at(place), derivatives.at + i, place.count); });
       if (jet.activation) derivatives.compute(jet, count * columns, orders, with_value);
-      for_each([&](const Place<Storage>& place, int64_t i) {
+      for_each([&](const auto& place, int64_t i) {
         step(place, [&](const S* values) { return load_computed<Storage>(values + i, place.count); }, derivatives);
       });
     }
@@ -158,70 +191,79 @@ void activate(const JetArguments& jet, const P<Storage>& value, const P<Storage>
   }
 }
 
+// What is read of the arguments is copied: what is stored could else change them, for all that the compiler knows.
 template <class Storage>
-void jet_forward(const void* arguments, const Block& block) {
-  const auto& to = *static_cast<const JetForwardArguments*>(arguments);
-  const auto& jet = to.jet;
-  const auto at = [&](const Place<Storage>& place) {
-    if (!to.bias) return place.sum(0);
+void jet_forward(const void* arguments, const Block& of_sums) {
+  const auto to = *static_cast<const JetForwardArguments*>(arguments);
+  const Block block = of_sums;
+  const auto at = [&](const auto& place) {
+    const auto sum = place.sums()(0);
+    if (!to.bias) return sum;
     const auto* const bias = static_cast<const Storage*>(to.bias) + block.column + place.column;
-    return apply<Storage>([](auto a, auto b) { return a + b; }, place.sum(0), P<Storage>::load(bias, place.count));
+    return apply<Storage>([](auto a, auto b) { return a + b; }, sum, P<Storage>::load(bias, place.count));
   };
-  for_each_place<Storage>(jet, block, jet.seconds > 0 ? 2 : 1, /*with_value=*/true, at,
-                          [&](const Place<Storage>& place, auto load, const auto& derivatives) {
-                            const auto z = [&](int64_t j) { return j == 0 ? load(derivatives.at) : place.sum(j); };
+  const bool bends = to.jet.seconds > 0;
+  for_each_place<Storage>(to.jet, block, bends ? 2 : 1, /*with_value=*/true, at,
+                          [&](const auto& place, auto load, const auto& derivatives) {
+                            const auto sum = place.sums();
+                            const auto value = load(derivatives.at);
+                            const auto pre = place.writes(to.pre);
+                            const auto post = place.writes(to.post);
+                            const auto next = place.writes(to.next, to.as_stored);
+                            const auto z = [&](int64_t j) { return j == 0 ? value : sum(j); };
                             const auto store = [&](const P<Storage>& y, int64_t j) {
-                              place.store(z(j), to.pre, j);
-                              place.store(y, to.post, j);
-                              place.store_operand(y, to.next, j, to.as_stored);
+                              pre(z(j), j);
+                              post(y, j);
+                              next(y, j);
                             };
-                            if (!jet.activation) {
-                              for (int64_t j = 0; j < jet.rows(); ++j) store(z(j), j);
+                            if (!to.jet.activation) {
+                              for (int64_t j = 0; j < to.jet.rows(); ++j) store(z(j), j);
                               return;
                             }
-                            const auto second = jet.seconds > 0 ? load(derivatives.order[1]) : every<Storage>(0);
-                            activate<Storage>(jet, load(derivatives.value), load(derivatives.order[0]), second, z,
+                            const auto second = bends ? load(derivatives.order[1]) : every<Storage>(0);
+                            activate<Storage>(to.jet, load(derivatives.value), load(derivatives.order[0]), second, z,
                                               store);
                           });
 }
 
 template <class Storage>
-void jet_backward(const void* arguments, const Block& block) {
-  const auto& to = *static_cast<const JetBackwardArguments*>(arguments);
-  const auto& jet = to.jet;
+void jet_backward(const void* arguments, const Block& of_sums) {
+  const auto to = *static_cast<const JetBackwardArguments*>(arguments);
+  const Block block = of_sums;
+  const JetArguments jet = to.jet;
   const int64_t directions = jet.directions;
-  const auto at = [&](const Place<Storage>& place) { return place.load(to.saved, 0); };
-  for_each_place<Storage>(jet, block, jet.seconds > 0 ? 3 : 2, /*with_value=*/to.value.data != nullptr, at,
-                          [&](const Place<Storage>& place, auto load, const auto& derivatives) {
-                            const auto z = [&](int64_t j) { return place.load(to.saved, j); };
-                            const auto store = [&](const P<Storage>& dz, int64_t j) {
-                              place.store_operand(dz, to.dz, j, to.as_stored);
-                            };
+  const bool bends = jet.seconds > 0;
+  const auto at = [&](const auto& place) { return place.reads(to.saved)(0); };
+  for_each_place<Storage>(jet, block, bends ? 3 : 2, /*with_value=*/to.value.data != nullptr, at,
+                          [&](const auto& place, auto load, const auto& derivatives) {
+                            const auto sum = place.sums();
+                            const auto z = place.reads(to.saved);
+                            const auto value = place.writes(to.value);
+                            const auto store = place.writes(to.dz, to.as_stored);
                             if (!jet.activation) {
                               for (int64_t j = 0; j < jet.rows(); ++j) {
-                                store(place.sum(j), j);
-                                if (to.value.data) place.store(z(j), to.value, j);
+                                store(sum(j), j);
+                                value(z(j), j);
                               }
                               return;
                             }
                             const auto first = load(derivatives.order[0]);
                             const auto second = load(derivatives.order[1]);
-                            const auto third = jet.seconds > 0 ? load(derivatives.order[2]) : every<Storage>(0);
+                            const auto third = bends ? load(derivatives.order[2]) : every<Storage>(0);
                             if (to.value.data) {
-                              activate<Storage>(jet, load(derivatives.value), first, second, z,
-                                                [&](const P<Storage>& y, int64_t j) { place.store(y, to.value, j); });
+                              activate<Storage>(jet, load(derivatives.value), first, second, z, value);
                             }
                             // The sums of what f'' and f''' are multiplied with in the value's gradient.
                             auto by_second = every<Storage>(0);
                             auto by_third = every<Storage>(0);
                             for (int64_t d = 0; d < directions; ++d) {
                               const auto t = z(1 + d);
-                              const auto grad = place.sum(1 + d);
+                              const auto grad = sum(1 + d);
                               by_second = fused<Storage>(t, grad, by_second);
                               auto dt = times<Storage>(grad, first);
-                              if (jet.seconds > 0) {
+                              if (bends) {
                                 const int64_t j = 1 + directions + (jet.each ? d : 0);
-                                const auto by = place.sum(j);
+                                const auto by = sum(j);
                                 const auto w = weighted<Storage>(jet, d, t);
                                 const auto slope = times<Storage>(by, w);
                                 by_third = fused<Storage>(slope, t, by_third);
@@ -233,13 +275,13 @@ void jet_backward(const void* arguments, const Block& block) {
                               }
                               store(dt, 1 + d);
                             }
-                            if (jet.seconds > 0 && !jet.each) {
-                              const auto by = place.sum(1 + directions);
+                            if (bends && !jet.each) {
+                              const auto by = sum(1 + directions);
                               by_second = fused<Storage>(by, z(1 + directions), by_second);
                               store(times<Storage>(by, first), 1 + directions);
                             }
-                            const auto bend = jet.seconds > 0 ? times<Storage>(by_third, third) : every<Storage>(0);
-                            store(fused<Storage>(place.sum(0), first, fused<Storage>(by_second, second, bend)), 0);
+                            const auto bend = bends ? times<Storage>(by_third, third) : every<Storage>(0);
+                            store(fused<Storage>(sum(0), first, fused<Storage>(by_second, second, bend)), 0);
                           });
 }
 

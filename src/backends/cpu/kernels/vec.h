@@ -200,9 +200,8 @@ inline constexpr bool has_masks = false;
 #endif
 
 // y[i] = f(x[i]...) for n elements; with `stream`, written past the caches. The first and the last ones go through the
-// same code as the others: a result never depends on its place in the tensor. `whole_apart`: whether whole packets have
-// a loop of their own.
-template <class Storage, bool whole_apart = !has_masks, class F, class... In>
+// same code as the others: a result never depends on its place in the tensor.
+template <class Storage, class F, class... In>
 void transform(bool stream, int64_t n, F f, Storage* y, const In*... x) {
   using P = Packet<Storage>;
   constexpr int64_t bytes = P::width * sizeof(Storage);
@@ -210,7 +209,7 @@ void transform(bool stream, int64_t n, F f, Storage* y, const In*... x) {
   int64_t count = P::width;
   if (stream) count -= static_cast<int64_t>(reinterpret_cast<uintptr_t>(y) % bytes / sizeof(Storage));
   int64_t i = 0;
-  if (whole_apart && !stream) {
+  if (!has_masks && !stream) {
     for (; i + P::width <= n; i += P::width) apply<Storage>(f, P::load(x + i, P::width)...).store(y + i, P::width);
   }
   for (; i < n; i += count, count = P::width) {

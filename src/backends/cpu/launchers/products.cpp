@@ -233,8 +233,11 @@ GradientSums::GradientSums(Caller& caller, Dtype dtype, int64_t threads, std::sp
                           ? take_panels(caller, dtype, rows, layer.input.arguments.columns)
                           : nullptr);
   }
-  for (int64_t i = 0; i < std::max(threads, parts_); ++i)
-    tiles_.push_back(caller.take(gemm_kernels(dtype).most_rows * depth_bytes(dtype, rows)));
+  const bool packs = !std::all_of(layers.begin(), layers.end(),
+                                  [&](const ParameterGradients& layer) { return takes_in_place(layer, dtype); });
+  for (int64_t i = 0; i < std::max(threads, parts_); ++i) {
+    tiles_.push_back(packs ? caller.take(gemm_kernels(dtype).most_rows * depth_bytes(dtype, rows)) : nullptr);
+  }
 }
 
 void GradientSums::multiply(const ParameterGradients& layer, const Sums& sums, const void* panels, int64_t rows,
