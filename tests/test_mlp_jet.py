@@ -218,6 +218,36 @@ def test_jacobian_and_divergence(device):
     torch.testing.assert_close(sum(mlp.divergence(x, axis.expand_as(x))[1] for axis in axes), exact)
 
 
+@pytest.mark.parametrize("shape", [(3,), (5, 3), (2, 4, 3), (0, 3)], ids=str)
+@pytest.mark.parametrize("ensemble", [False, True], ids=["MLP", "EnsembleMLP"])
+def test_methods_are_the_functions(device, shape, ensemble):
+    """Bit for bit, and with the same gradients, also of the input."""
+    mlp = fastops.nn.EnsembleMLP(2, 3, [8], 2, activation="silu") if ensemble else model(device, 3, 8, 2)
+    mlp = mlp.to(device, WIDEST)
+    x = random_tensor(shape, WIDEST, device, 3).requires_grad_()
+    points = x.expand(2, *shape) if ensemble and len(shape) < 3 else x
+    weights, biases = [mlp[0].weight, mlp[2].weight], [mlp[0].bias, mlp[2].bias]
+    arguments = (points, weights, biases, "silu" if ensemble else "tanh")
+    results = [*mlp.value_gradient_laplacian(x), mlp.jacobian(x)]
+    expected = [*fastops.functional.mlp_laplacian(*arguments), fastops.functional.mlp_jacobian(*arguments)[1]]
+    leaves = [x, *mlp.parameters()]
+    for result, value in zip(results, expected, strict=True):
+        assert_same_bits(result, value)
+        grads = (
+            torch.autograd.grad(y.square().sum(), leaves, allow_unused=True, retain_graph=True) for y in (result, value)
+        )
+        for one, other in zip(*grads, strict=True):
+            assert (one is None) == (other is None)
+            assert one is None or torch.equal(one, other)
+
+
+def test_residual_is_refused(device):
+    """Also where the modules alone would be an MLP."""
+    mlp = fastops.nn.MLP(3, 8, 3, residual=True).to(device)
+    with pytest.raises(RuntimeError, match=r"nn\.MLP\.jacobian: its modules are more"):
+        mlp.jacobian(torch.zeros(3, device=device))
+
+
 def test_compile(device):
     """A compiled training step has the eager one's gradients."""
     if device.type != "cpu":

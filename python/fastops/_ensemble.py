@@ -104,6 +104,7 @@ class EnsembleMLP(Perceptron):
 
     __constants__: ClassVar[list[str]] = ["_functions"]
     __jit_unused_properties__: ClassVar[list[str]] = ["_functions"]
+    _is_ensemble = True
 
     def __init__(
         self,

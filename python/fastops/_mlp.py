@@ -70,7 +70,6 @@ class MLP(Perceptron):
 
     __constants__: ClassVar[list[str]] = ["_functions", "_plan", "residual"]
     __jit_unused_properties__: ClassVar[list[str]] = ["_functions", "_plan"]
-    residual: bool = False
 
     def __init__(
         self,

@@ -5,14 +5,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 
-from . import functional
+from . import _C, functional
 from ._eager import check_tensor
 from ._network import Network
 
 
 class Perceptron(nn.Sequential):
     """Linear layers and activations."""
+
+    residual: bool = False  # whether the input is added to the result
+    _is_ensemble = False  # whether each layer has the parameters of several networks
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
@@ -40,6 +44,10 @@ class Perceptron(nn.Sequential):
             RuntimeError: the modules are no plain MLP: there is active dropout, the activations differ, or one has
                 hooks.
         """
+        derivatives = self._derivatives(input, laplacians=True)
+        if derivatives is not None:
+            value, gradient, laplacian = derivatives
+            return value, gradient, laplacian
         input, network = self._plain("value_gradient_laplacian", input)
         return functional.mlp_laplacian(input, **network)
 
@@ -55,6 +63,9 @@ class Perceptron(nn.Sequential):
         Raises:
             RuntimeError: as :meth:`value_gradient_laplacian`.
         """
+        derivatives = self._derivatives(input, laplacians=False)
+        if derivatives is not None:
+            return derivatives[1]
         input, network = self._plain("jacobian", input)
         return functional.mlp_jacobian(input, **network)[1]
 
@@ -102,6 +113,13 @@ class Perceptron(nn.Sequential):
     def _network(self) -> Network | None:
         """The modules as one network, where they are."""
         raise NotImplementedError
+
+    @torch.jit.unused
+    def _derivatives(self, input: Tensor, laplacians: bool) -> tuple[Tensor, ...] | None:
+        """Those of the modules without Python's side of the ops; None where that is not possible."""
+        if is_compiling() or self.residual:
+            return None
+        return _C.derivatives_of_modules(input, self._modules, self._is_ensemble, laplacians)
 
     @torch.jit.unused
     def _plain(self, method: str, input: Tensor) -> tuple[Tensor, dict[str, Any]]:

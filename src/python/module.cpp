@@ -1,5 +1,8 @@
 // fastops._C: direct entry points for the eager hot path, and what the Python package asks of the library.
+#include <ATen/ops/cat.h>
+#include <ATen/ops/eye.h>
 #include <ATen/ops/randint.h>
+#include <ATen/ops/zeros.h>
 #include <torch/version.h>
 
 #include <limits>
@@ -11,6 +14,7 @@
 #include "ops/environment.h"
 #include "ops/gated_mlp.h"
 #include "ops/mlp.h"
+#include "ops/mlp_jet.h"
 #include "ops/sequential.h"
 #include "python/plain.h"
 #include "torch_internal/bindings.h"
@@ -106,8 +110,16 @@ py::object gated_mlp_of_linears(const Tensor& input, py::handle gate, py::handle
   return gated_mlp(input, gate, up, down, activation, params, checkpoint);
 }
 
-// mlp of the modules that are the `_modules` of another: Linear and activations; None if one of them is not plain. Of
-// EnsembleLinear: an input with fewer than three dimensions is the same for all members.
+// The input of an ensemble with such a weight: with fewer than three dimensions, it is the same for all members.
+Tensor points_of_ensemble(const Tensor& input, const Tensor& weight) {
+  if (input.dim() > 2) return input;
+  std::vector<int64_t> sizes = input.sizes().vec();
+  sizes.insert(sizes.begin(), weight.size(0));
+  return input.expand(sizes);
+}
+
+// mlp of the modules that are the `_modules` of another: Linear and activations; None if one of them is not plain. Or
+// of EnsembleLinear.
 template <bool ensemble>
 py::object mlp_of_modules(py::handle input, const py::dict& modules, bool checkpoint) {
   if (!plain::is_eager(input)) return py::none();
@@ -118,14 +130,43 @@ py::object mlp_of_modules(py::handle input, const py::dict& modules, bool checkp
     const auto& [weights, biases, hidden, last] = *network;
     Tensor x = tensor_in(input.ptr());
     py::gil_scoped_release no_gil;
-    if (ensemble && x.dim() < 3) {
-      auto sizes = x.sizes().vec();
-      sizes.insert(sizes.begin(), weights[0].size(0));
-      x = x.expand(sizes);
-    }
+    if (ensemble) x = points_of_ensemble(x, weights[0]);
     output = call_op(Mlp{{x, weights, biases, hidden.name, last.name, hidden.params, last.params}, checkpoint});
   }
   return py::cast(std::move(output));
+}
+
+// The outputs of such modules, their Jacobians in the input and, if `laplacians`, these in one pass (mlp_jet): what
+// mlp_jacobian and mlp_laplacian of python/fastops/_propagation.py give; None if one of the modules is not plain.
+py::object derivatives_of_modules(py::handle input, const py::dict& modules, bool ensemble, bool laplacians) {
+  if (!plain::is_eager(input)) return py::none();
+  const auto network = plain::network(modules, ensemble);
+  Tensor x = tensor_in(input.ptr());
+  if (!network || x.dim() == 0) return py::none();
+  std::vector<Tensor> results;
+  {
+    const auto& [weights, biases, hidden, last] = *network;
+    py::gil_scoped_release no_gil;
+    if (ensemble) x = points_of_ensemble(x, weights[0]);
+    const int64_t features = x.size(-1);
+    std::vector<int64_t> sizes = x.sizes().vec();
+    sizes.insert(sizes.end() - 1, features);
+    std::vector<Tensor> rows = {x.unsqueeze(-2), at::eye(features, x.options()).expand(sizes)};
+    std::vector<int64_t> counts = {1, features};
+    if (laplacians) {
+      sizes.end()[-2] = 1;
+      rows.push_back(at::zeros({1}, x.options()).expand(sizes));
+      counts.push_back(1);
+    }
+    const Tensor points = at::cat(rows, -2);
+    const Tensor jets = call_op(MlpJet{
+        {points, features, weights, biases, hidden.name, last.name, hidden.params, last.params, /*trace_weights=*/{}}});
+    results = jets.split_with_sizes(counts, -2);
+    results[0] = results[0].squeeze(-2);
+    results[1] = results[1].transpose(-2, -1);
+    if (laplacians) results[2] = results[2].squeeze(-2);
+  }
+  return py::tuple(py::cast(std::move(results)));
 }
 
 // mlp or, with other modules, dropout that is on, or a residual connection, sequential of the modules that are the
@@ -221,6 +262,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("network_of_modules", wrap_pybind_function(network_of_modules), py::arg("input"), py::arg("modules"),
         py::arg("residual"), py::arg("checkpoint"), py::arg("may_drop"));
   m.def("ensemble_of_modules", wrap_pybind_function(mlp_of_modules<true>));
+  m.def("derivatives_of_modules", wrap_pybind_function(derivatives_of_modules));
   m.def("gated_mlp_of_modules", wrap_pybind_function(gated_mlp_of_modules));
   m.def("linear_act_of_modules", wrap_pybind_function(linear_act_of_modules));
   m.def("mlp_of_linears", wrap_pybind_function(mlp_of_linears));
