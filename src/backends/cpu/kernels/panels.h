@@ -64,6 +64,15 @@ void for_each_panel_row(const PackArguments& to, int64_t first_panel, int64_t la
 template <class S, class Storage>
 void convert_row(const Storage* source, int64_t columns, S* target, int64_t width) {
   int64_t c = 0;
+  if constexpr (std::is_same_v<S, Storage>) {
+    for (; c + Vec<S>::width <= columns; c += Vec<S>::width) Vec<S>::Base::loadu(source + c).store(target + c);
+    if (c < columns) {
+      load_part(source + c, columns - c).store(target + c);
+      c += Vec<S>::width;
+    }
+    for (; c < width; ++c) target[c] = S(0);
+    return;
+  }
   for_each_packet<Storage>(columns, [&](int64_t i, auto load, auto) {
     const auto value = load(source);
     for (int part = 0; part < Packet<Storage>::parts; ++part) {
@@ -205,10 +214,32 @@ void copy_to_tiles(const S* line, const Tiles& tiles, int64_t step, int64_t step
   }
 }
 
+// sums[c] += the sums over the depth of a matrix [depth, columns]: those of each block of the depth, in order.
+template <class S>
+void add_column_sums(ConstRows matrix, int64_t depth, int64_t columns, S* sums) {
+  using V = typename Vec<S>::Base;
+  const Parts blocks(depth, depth_block<S>);
+  for (int64_t c = 0; c < columns; c += Vec<S>::width) {
+    const int64_t count = std::min(Vec<S>::width, columns - c);
+    V total = load_part(sums + c, count);
+    for (int64_t block = 0; block < blocks.count; ++block) {
+      V sum(S(0));
+      for (int64_t k = blocks.begin(block); k < blocks.end(block); ++k) {
+        sum = sum + load_part(row<S>(matrix, k) + c, count);
+      }
+      total = total + sum;
+    }
+    store_part(total, sums + c, count);
+  }
+}
+
 // Tiles of the transpose of a matrix [depth, rows], with the sums over the depth on the way: those of each block of the
 // depth are added to the total in order.
 template <class S, class Storage>
 void pack_tiles(ConstRows matrix, int64_t depth, int64_t rows, void* packed, void* sums) {
+  if constexpr (std::is_same_v<S, Storage>) {
+    if (!packed) return add_column_sums<S>(matrix, depth, rows, static_cast<S*>(sums));
+  }
   constexpr int64_t width = Vec<S>::width;
   alignas(64) S line[block_rows + width];
   alignas(64) S block_sums[block_rows + width];
