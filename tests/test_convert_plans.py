@@ -88,3 +88,77 @@ def test_packed(gate_last: bool, device: Any) -> None:
     with pytest.raises(type(expected.value)) as found:
         model(batch(device))
     assert str(found.value) == str(expected.value)
+
+
+class PackedWithDropout(Packed):
+    def forward(self, x: Tensor) -> Tensor:
+        a, b = self.both(x).chunk(2, dim=-1)
+        return self.down(self.drop(self.function(a) * b))
+
+
+class PackedWithIdentity(Packed):
+    """As timm's GluMlp without a norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b = self.both(x).chunk(2, dim=-1)
+        return self.down(self.norm(self.drop(self.act(b) * a)))
+
+
+@pytest.mark.parametrize("name", ["both", "act", "drop", "down"])
+@pytest.mark.parametrize("make", [Packed, PackedWithDropout, PackedWithIdentity])
+def test_packed_with_hook(make: type[Packed], name: str, device: Any) -> None:
+    """The op looks at each layer of a block with both halves in one, in each call: hooks, dropouts that are on."""
+    model, reference, _ = converted(lambda: make().requires_grad_(False), device)
+    for training in (False, True, False):
+        for each in (model, reference):
+            each.train(training)
+            for layer in (each.both, each.down):
+                layer.requires_grad_()
+        assert_same(model, reference, device)
+        is_on = training and make is not Packed
+        assert ops_of(model, batch(device)) == (["gated_act"] if is_on else ["gated_mlp"])
+        handles = [
+            each.get_submodule(name).register_forward_hook(lambda module, args, output: output * 2)
+            for each in (model, reference)
+        ]
+        assert_same(model, reference, device)
+        is_used = not ((name == "act" and make is PackedWithDropout) or (name == "drop" and make is Packed))
+        assert ("gated_mlp" in ops_of(model, batch(device))) == (not is_used and not is_on)
+        for handle in handles:
+            handle.remove()
+
+
+def test_packed_of_function(device: Any) -> None:
+    """What somebody put in the place of the function of a kept plan is called."""
+    model, reference, _ = converted(lambda: PackedWithDropout().eval(), device)
+    assert ops_of(model, batch(device)) == ["gated_mlp"]
+    for each in (model, reference):
+        each.function = torch.sin
+    torch.testing.assert_close(model(batch(device)), reference(batch(device)))
+    assert ops_of(model, batch(device)) == []
+    for each in (model, reference):
+        each.function = torch.relu
+    torch.testing.assert_close(model(batch(device)), reference(batch(device)))
+    assert ops_of(model, batch(device)) == ["gated_mlp"]
+
+
+@pytest.mark.parametrize("bias", [None, torch.ones(1), torch.ones(3)], ids=["none", "one", "three"])
+def test_packed_with_bias_of_another_size(bias: Tensor | None, device: Any) -> None:
+    """A bias that is not that of two halves is PyTorch's: its result, or its error."""
+    model, reference, _ = converted(Packed, device)
+    x = batch(device)
+    assert ops_of(model, x) == ["gated_mlp"]
+    for each in (model, reference):
+        each.both.bias = None if bias is None else nn.Parameter(bias.to(device, torch.float64))
+    if bias is None or len(bias) == 1:
+        torch.testing.assert_close(model(x), reference(x))
+        return
+    with pytest.raises(RuntimeError) as expected:
+        reference(x)
+    with pytest.raises(RuntimeError) as found:
+        model(x)
+    assert str(found.value) == str(expected.value)

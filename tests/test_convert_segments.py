@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import pickle
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -345,3 +346,41 @@ def test_part_of_a_model(device: Any) -> None:
     """Both kinds of conversion side by side."""
     model = nn.Sequential(Residual(), two_layers(), Statements()).to(device)
     assert [row.name for row in fastops.nn.convert(model).replaced] == ["0", "1", "2"]
+
+
+def encoder(activation: str, dropout: float) -> nn.Module:
+    """PyTorch's layer of a transformer."""
+    return nn.TransformerEncoderLayer(6, 2, 8, dropout, activation)
+
+
+@pytest.mark.parametrize(("activation", "dropout"), [("relu", 0.3), ("relu", 0.0), ("gelu", 0.3)])
+def test_what_pays_in_training(activation: str, dropout: float, device: Any) -> None:
+    """One product with a ReLU, which is all that a dropout leaves in training, is no op within attention."""
+    model, reference, _ = converted(lambda: encoder(activation, dropout), device)
+    for training in (True, False, True):
+        for each in (model, reference):
+            each.train(training)
+        assert_same(model, reference, device)
+        is_on = training and dropout > 0
+        expected = [] if is_on and activation == "relu" else ["mlp", "mlp"] if is_on else ["mlp"]
+        assert ops_of(model, batch(device)) == expected
+    copied = pickle.loads(pickle.dumps(model))
+    assert ops_of(copied, batch(device)) == ops_of(model, batch(device))
+
+
+def test_dropout_behind(device: Any) -> None:
+    """A dropout behind the layers is left out while it is off, and no longer when it has a hook."""
+    model, reference, _ = converted(lambda: encoder("relu", 0.3).eval(), device)
+    calls: list[str] = []
+    sys.setprofile(lambda frame, event, _: event == "call" and calls.append(frame.f_code.co_name))
+    model(batch(device))
+    sys.setprofile(None)
+    assert calls.count("dropout") == 1  # behind the attention
+    calls.clear()
+    vars(model.dropout2)["forward"] = lambda x: calls.append("own") or x
+    assert_same(model, reference, device)
+    assert calls == ["own"]
+    del vars(model.dropout2)["forward"]
+    for each in (model, reference):
+        each.dropout2.register_forward_hook(lambda module, args, output: output * 2)
+    assert_same(model, reference, device)

@@ -5,6 +5,8 @@
 #include <ATen/ops/zeros.h>
 #include <torch/version.h>
 
+#include <algorithm>
+#include <array>
 #include <limits>
 
 #include "backends/cpu/kernels.h"
@@ -206,6 +208,31 @@ py::object gated_mlp_of_modules(py::handle input, const py::dict& modules, bool 
                    child(modules, "down_proj"), function->name, function->params, checkpoint);
 }
 
+// gated_mlp of the layer with both halves of the unit and the one after it, in this order, with dropouts that are off
+// anywhere between; None if one of them or the activation is not plain, and where there are no halves.
+py::object packed_mlp_of_modules(py::handle input, const py::list& layers, py::handle activation, bool gate_last) {
+  if (!plain::is_eager(input)) return py::none();
+  const auto function = plain::activation(activation.ptr());
+  const auto pair = plain::two_linears(layers);
+  if (!function || !pair) return py::none();
+  const auto& [both, down] = *pair;
+  if (both.weight.dim() != 2 || both.weight.size(0) % 2 != 0) return py::none();
+  if (both.bias && (both.bias->dim() != 1 || both.bias->size(0) != both.weight.size(0))) return py::none();
+  Tensor output;
+  {
+    const Tensor& x = tensor_in(input.ptr());
+    py::gil_scoped_release no_gil;
+    const auto weights = both.weight.chunk(2);
+    std::array<std::optional<Tensor>, 2> biases;
+    if (both.bias) std::ranges::move(both.bias->chunk(2), biases.begin());
+    const int gate = gate_last ? 1 : 0;
+    output = call_op(GatedMlp{{x, weights[gate], weights[1 - gate], down.weight, biases[gate], biases[1 - gate],
+                               down.bias, function->name, function->params},
+                              false});
+  }
+  return py::cast(std::move(output));
+}
+
 // linear_act of a module's parameters and the activation among its `_modules`; None if one of them is not plain.
 py::object linear_act_of_modules(py::handle input, py::handle parameters, const py::dict& modules) {
   if (!plain::is_eager(input)) return py::none();
@@ -264,6 +291,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("ensemble_of_modules", wrap_pybind_function(mlp_of_modules<true>));
   m.def("derivatives_of_modules", wrap_pybind_function(derivatives_of_modules));
   m.def("gated_mlp_of_modules", wrap_pybind_function(gated_mlp_of_modules));
+  m.def("packed_mlp_of_modules", wrap_pybind_function(packed_mlp_of_modules));
   m.def("linear_act_of_modules", wrap_pybind_function(linear_act_of_modules));
   m.def("mlp_of_linears", wrap_pybind_function(mlp_of_linears));
   m.def("linear_act", wrap_pybind_function_no_gil(linear_act));

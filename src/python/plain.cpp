@@ -259,6 +259,23 @@ std::optional<Parameters> linear(PyObject* object) {
   return linear(module);
 }
 
+std::optional<std::array<Parameters, 2>> two_linears(const py::list& layers) {
+  std::array<Parameters, 2> found;
+  size_t count = 0;
+  for (const auto& object : layers) {
+    const Module module = plain_module(object.ptr());
+    if (!module) return {};
+    if (module.kind->role == Role::linear && count < found.size()) {
+      auto layer = linear(module);
+      if (!layer) return {};
+      found[count++] = *std::move(layer);
+    } else if (module.kind->role != Role::dropout || !is_off(module)) {
+      return {};
+    }
+  }
+  return count == found.size() ? std::optional(std::move(found)) : std::nullopt;
+}
+
 std::optional<Function> activation(PyObject* object) {
   const Module module = plain_module(object);
   if (!module || module.kind->role != Role::activation) return {};

@@ -7,6 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -46,6 +47,9 @@ std::optional<Parameters> parameters(PyObject* dictionary);
 
 // Those of a plain torch.nn.Linear.
 std::optional<Parameters> linear(PyObject* module);
+
+// Those of the two plain torch.nn.Linear modules in a list, where nothing else is in it but dropouts that are off.
+std::optional<std::array<Parameters, 2>> two_linears(const pybind11::list& layers);
 
 // A plain activation module.
 struct Function {

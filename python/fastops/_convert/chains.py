@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import ast
+import functools
+import types
 from typing import Any, NamedTuple
+
+from torch import nn
 
 from .._resolve import TENSOR_METHODS
 
@@ -113,3 +117,27 @@ def _is_simple(node: ast.expr) -> bool:
     if isinstance(node, ast.UnaryOp):
         return _is_simple(node.operand)
     return isinstance(node, ast.Constant) or _is_path(node)
+
+
+def bind(function: Any, *values: Any, **keywords: Any) -> Any:
+    """A function with all its arguments but the first, as keywords where their names are known."""
+    if values:
+        names = _parameters(function)
+        if len(values) > len(names):
+            return functools.partial(_call_with, function, values, keywords)
+        keywords = dict(zip(names, values, strict=False)) | keywords
+    return functools.partial(function, **keywords)
+
+
+def _call_with(function: Any, values: tuple[Any, ...], keywords: dict[str, Any], input: Any) -> Any:
+    return function(input, *values, **keywords)
+
+
+def _parameters(function: Any) -> tuple[str, ...]:
+    """The names of the arguments after the first, of a function of torch.nn.functional."""
+    if function is nn.functional.linear:
+        return "weight", "bias"
+    if not isinstance(function, types.FunctionType) or function.__module__ != "torch.nn.functional":
+        return ()
+    code = function.__code__
+    return code.co_varnames[1 : code.co_argcount]

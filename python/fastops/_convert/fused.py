@@ -19,12 +19,23 @@ import torch
 from torch import Tensor, nn
 
 from .._resolve import TENSOR_METHODS
+from .chains import bind
 from .formula import Formula, Gate, Inner, PackedGate, Step, Unreadable
 from .lookup import lookup
-from .ops import activation_of, does_nothing, is_linear, name_of, next_segment, weight_and_bias
+from .ops import (
+    Segment,
+    activation_of,
+    does_nothing,
+    drops,
+    is_linear,
+    name_of,
+    next_segment,
+    saves_little,
+    weight_and_bias,
+)
 from .reader import Length
 from .run import flattened, is_plain_sequential, run
-from .segments import Choice, Method, Segments, bind, find_segments, rewritten
+from .segments import Choice, Chosen, Method, Segments, find_segments, rewritten
 from .source import read_class
 
 
@@ -112,14 +123,16 @@ def _with_segments(original: Any, method: Method) -> Callable[..., Any]:
     fused, functions = rewritten(original, method, made, public)
     *wrappers, inner = [(function, function.__code__) for function in functions]
     innermost, code = inner
+    trains = method.trains
 
     @functools.wraps(as_read)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         now = getattr(original, name)
-        unchanged = now is as_read and innermost.__code__ is code
-        if unchanged and wrappers:
-            unchanged = all([function.__code__ is before for function, before in wrappers])
-        return (fused if unchanged else now)(self, *args, **kwargs)
+        if now is not as_read or innermost.__code__ is not code or (self.training and not trains):
+            return now(self, *args, **kwargs)
+        if wrappers and not all([function.__code__ is before for function, before in wrappers]):
+            return now(self, *args, **kwargs)
+        return fused(self, *args, **kwargs)
 
     public.cell_contents = call
     return call
@@ -150,20 +163,31 @@ def segments_of(module: nn.Module) -> tuple[Segments | None, list[str]]:
 
     def choose(layers: list[Any]) -> Choice:
         kept = [i for i, layer in enumerate(layers) if not does_nothing(layer, training=False)]
-        effective = [layers[i] for i in kept]
-        position, found = 0, []
-        while position < len(effective):
-            segment = next_segment(effective, position)
-            end = segment.end if segment else position + 1
-            parts = [part for layer in effective[position:end] for part in _parts(layer)]
-            if segment and sum(map(is_linear, parts)) > 1:
+        found = []
+        for position, end, segment in _ops_of([layers[i] for i in kept]):
+            parts = [part for i in kept[position:end] for part in _parts(layers[i])]
+            if sum(map(is_linear, parts)) > 1:
                 called = [names.get(id(part)) or _function_name(part) for part in parts]
                 ops.append(f"{name_of(segment.op)}({', '.join(called)})")
-                found.append((kept[position], kept[end - 1] + 1))
-            position = end
-        return (found[0][0], found[-1][1]) if found else None
+                # With a dropout behind, which the op leaves out while it is off.
+                found.append((kept[position], kept[end] if end < len(kept) else len(layers)))
+        if not found:
+            return None
+        start, end = found[0][0], found[-1][1]
+        in_training = [layer for layer in layers[start:end] if drops(layer) or not does_nothing(layer)]
+        return Chosen(start, end, not all(saves_little(segment) for _, _, segment in _ops_of(in_training)))
 
     return find_segments(module, choose), ops
+
+
+def _ops_of(layers: list[Any]) -> Iterator[tuple[int, int, Segment]]:
+    """The ops that compute some of the layers, with the positions of these."""
+    position = 0
+    while position < len(layers):
+        segment = next_segment(layers, position)
+        if segment is not None:
+            yield position, segment.end, segment
+        position = segment.end if segment else position + 1
 
 
 def _parts(layer: Any) -> tuple[Any, ...]:

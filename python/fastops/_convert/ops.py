@@ -242,3 +242,19 @@ def does_nothing(layer: Any, training: bool = True) -> bool:
     if kind is functools.partial and layer.func is DROPOUT and not layer.args:
         return not (training and layer.keywords.get("training", True) and layer.keywords.get("p", 0.5))
     return kind is nn.Identity and is_untouched(layer)
+
+
+def drops(layer: Any) -> bool:
+    """Whether it is a dropout that is on in training."""
+    if type(layer) is functools.partial:
+        return layer.func is DROPOUT and not layer.args and bool(layer.keywords.get("p", 0.5))
+    return type(layer) is nn.Dropout and bool(layer.p)
+
+
+def saves_little(segment: Segment) -> bool:
+    """Whether an op is one product with a ReLU: what is left, in training, of two with a dropout between.
+
+    Between products of PyTorch, as those of attention, it costs more than it saves: the code of either pushes that of
+    the other out of the caches.
+    """
+    return segment.op is linear_act and segment.arguments[1] == "relu"

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.compiler import is_compiling
 
-from .._C import gated_mlp_of_modules, network_of_modules
+from .._C import gated_mlp_of_modules, network_of_modules, packed_mlp_of_modules
 from .._eager import is_norm_class, is_plain_linear, is_plain_tensor, is_untouched, knows, plain_norm
 from .._network import module_of
 from .._resolve import CLASSES_OF_ACTIVATIONS, TensorMethod
@@ -215,7 +215,8 @@ def _compute_of(segment: Segment, layers: list[Any]) -> Compute:
     if segment.op is gated_mlp and _as_module(layers[0].activation) and type(layers[-1]) is nn.Linear:
         return _gated
     if segment.op is packed_mlp:
-        return _Packed(layers)
+        is_looked_at = all(type(layer) is nn.Linear for layer in segment.arguments[:2])
+        return (_Packed if is_looked_at else _PackedProducts)(layers)
     return _nothing
 
 
@@ -265,14 +266,37 @@ class _Packed:
     """A gated_mlp with both halves of one layer."""
 
     def __init__(self, layers: list[Any]) -> None:
-        kept = [i for i, layer in enumerate(layers) if not does_nothing(layer)]
-        self.both, self.unit, self.down = kept
-        self.between = [i for i in range(len(layers)) if i not in kept]
+        self.both, self.unit, self.down = [i for i, layer in enumerate(layers) if not does_nothing(layer)]
+        unit = layers[self.unit]
+        self.activation: nn.Module | None = None  # of a function, which is as it was when it was planned
+        if isinstance(unit, PackedGate) and type(unit.activation) in (types.FunctionType, types.BuiltinFunctionType):
+            self.activation = _as_module(unit.activation)
+        self.is_plain = all(type(layers[i]) in _LOOKED_AT for i in range(len(layers)) if i != self.unit)
 
     def __call__(self, input: Any, layers: list[Any]) -> Any:
-        if not is_plain_tensor(input) or not all([does_nothing(layers[i]) for i in self.between]):
+        unit, rest = layers[self.unit], layers[: self.unit] + layers[self.unit + 1 :]
+        if isinstance(unit, PackedGate):
+            activation, gate_last = self.activation or _as_module(unit.activation), unit.gate_last
+        elif gated := gated_of(unit):
+            activation, gate_last = _module_of(gated[0], tuple(gated[1])), gated[2]
+        else:
             return None
-        segment = packed_segment([layers[self.both], layers[self.unit], layers[self.down]], 0)
+        try:
+            modules = rest if self.is_plain else [*map(_as_module, rest)]
+            return packed_mlp_of_modules(input, modules, activation, gate_last)
+        except REFUSALS:
+            return None
+
+
+class _PackedProducts(_Packed):
+    """The same where no op looks at the layers: of other classes, or calls of functions with weights."""
+
+    def __call__(self, input: Any, layers: list[Any]) -> Any:
+        kept = self.both, self.unit, self.down
+        between = [layer for i, layer in enumerate(layers) if i not in kept]
+        if not is_plain_tensor(input) or not all(map(does_nothing, between)):
+            return None
+        segment = packed_segment([layers[i] for i in kept], 0)
         if segment is None:
             return None
         try:

@@ -20,11 +20,20 @@ from torch import nn
 
 from .._eager import is_plain_tensor
 from .._resolve import TENSOR_METHODS
-from .chains import innermost, is_chunk, links, packed, reads, with_input
+from .chains import bind, innermost, is_chunk, links, packed, reads, with_input
 from .formula import Gate, PackedGate, Unreadable
 from .source import codes_of, definition_of, stored
 
-Choice = tuple[int, int] | None  # which of the calls of a chain are given to ``run``: from, to
+
+class Chosen(NamedTuple):
+    """Which of the calls of a chain are given to ``run``, and whether that pays in training, too."""
+
+    start: int
+    end: int
+    trains: bool
+
+
+Choice = Chosen | None
 
 
 class Method(NamedTuple):
@@ -33,6 +42,11 @@ class Method(NamedTuple):
     name: str
     source: str  # of the method as it was
     choices: tuple[Choice, ...]  # of each chain of calls, in the order of the source
+
+    @property
+    def trains(self) -> bool:
+        """Whether the new method is for training, too."""
+        return any(choice.trains for choice in self.choices if choice)
 
 
 class Segments(NamedTuple):
@@ -151,37 +165,13 @@ def _with(function: types.FunctionType, code: types.CodeType, closure: Any) -> t
     return result
 
 
-def bind(function: Any, *values: Any, **keywords: Any) -> Any:
-    """A function with all its arguments but the first, as keywords where their names are known."""
-    if values:
-        names = _parameters(function)
-        if len(values) > len(names):
-            return functools.partial(_call_with, function, values, keywords)
-        keywords = dict(zip(names, values, strict=False)) | keywords
-    return functools.partial(function, **keywords)
-
-
-def _call_with(function: Any, values: tuple[Any, ...], keywords: dict[str, Any], input: Any) -> Any:
-    return function(input, *values, **keywords)
-
-
-def _parameters(function: Any) -> tuple[str, ...]:
-    """The names of the arguments after the first, of a function of torch.nn.functional."""
-    if function is nn.functional.linear:
-        return "weight", "bias"
-    if not isinstance(function, types.FunctionType) or function.__module__ != "torch.nn.functional":
-        return ()
-    code = function.__code__
-    return code.co_varnames[1 : code.co_argcount]
-
-
 def _chosen(resolver: _Resolver, choose: Callable[[list[Any]], Choice], steps: list[ast.expr]) -> Choice:
     """The choice among steps that are known; the others are called where they stand."""
     start = 0
     for known, group in itertools.groupby(map(resolver.step, steps), lambda value: value is not _UNKNOWN):
         values = list(group)
         if known and (choice := choose(values)):
-            return start + choice[0], start + choice[1]
+            return choice._replace(start=start + choice.start, end=start + choice.end)
         start += len(values)
     return None
 
@@ -316,7 +306,7 @@ class _Rewriter(ast.NodeTransformer):
             self.choices.append(choice)
         if choice is None:
             return None
-        start, end = choice
+        start, end, _ = choice
         layers = ast.Dict([ast.Constant(i) for i in range(end - start)], steps[start:end])
         value: ast.expr = self.visit(input)
         for step in steps[:start]:
