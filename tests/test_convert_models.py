@@ -6,6 +6,8 @@ import copy
 import importlib
 import inspect
 import pathlib
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -32,6 +34,14 @@ def seeded(make: Any, device: Any) -> nn.Module:
     return model
 
 
+ATTENTION = re.compile("Attention$")
+
+
+def linears(module: nn.Module) -> Iterator[nn.Module]:
+    """The linear layers that a module has itself."""
+    return (child for child in module.children() if type(child).__name__ in ("Linear", "Conv1D"))
+
+
 def output_of(result: Any) -> Tensor:
     """The first tensor of what a model gives."""
     return result if isinstance(result, Tensor) else result[0]
@@ -55,7 +65,11 @@ def test_model(kind: str, training: bool, device: Any) -> None:
     reference = copy.deepcopy(model)
     keys, parameters = list(model.state_dict()), list(model.parameters())
     report = fastops.nn.convert(model)
-    assert (len(report.replaced), len(report.left)) == (replaced, left), str(report)
+    attention = [row for row in report.left if ATTENTION.search(type(row.module).__name__)]
+    assert (len(report.replaced), len(report.left) - len(attention)) == (replaced, left), str(report)
+    named = [module for module in model.modules() if ATTENTION.search(type(module).__name__)]
+    assert [row.module for row in attention] == [module for module in named if len(list(linears(module))) > 1]
+    assert {row.reason for row in attention} <= {"its products are those of attention, which is no feed-forward block"}
     x = batch().to(device)
     close(value_and_gradients(model, x), value_and_gradients(reference, x))
     assert list(model.state_dict()) == keys

@@ -118,7 +118,7 @@ def vision_transformer(**options: Any) -> nn.Module:
     return timm.models.VisionTransformer(img_size=8, patch_size=4, embed_dim=12, depth=2, num_heads=2, **options)
 
 
-# A model, what to call it with, and how many of its blocks are converted and how many left.
+# A model, what to call it with, and how many of its blocks are converted and how many left, without its attention.
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any], int, int]] = {
     "timm ViT": (lambda: vision_transformer(proj_drop_rate=0.2), lambda: image(8), 2, 0),
     "timm ViT, SwiGLU": (lambda: vision_transformer(mlp_layer=timm.layers.SwiGLU), lambda: image(8), 2, 0),

@@ -176,14 +176,18 @@ def _plan(module: nn.Module) -> tuple[list[str], Formula | Segments | None]:
         if segments is not None:
             return ops, segments
         has_activation = any(_is_activation(value) for value in [*own, *module.__dict__.values()])
-        if not has_products or not (has_activation or _calls_activation(module)):
-            return nothing
-        raise
+        if has_products and (has_activation or _calls_activation(module)):
+            raise
+        if _attends(module, own):
+            raise Unreadable("its products are those of attention, which is no feed-forward block") from None
+        return nothing
     steps, layers = _effective(module, formula)
     found = list(_fused_ops(steps, layers))
     if all(map(_is_in_one_sequential, found)):  # which is converted by itself
         if has_products and (reason := _why_not(steps, layers)):
             raise Unreadable(reason)
+        if not found and sum(map(_looks_linear, layers)) > 1:
+            raise Unreadable("its linear layers have no activation between them")
         return nothing
     return [f"{op}({', '.join(name for step in computed for name in _names(step))})" for op, computed in found], formula
 
@@ -298,10 +302,25 @@ _PRODUCTS = {"linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "einsum", "gro
 
 def _multiplies(module: nn.Module) -> bool:
     """Whether a module has matrices of its own, and a forward that calls products by name."""
-    # To ask a tensor of another class would run code of that class: it may be one.
+    return _matrices(module) > 0 and not _PRODUCTS.isdisjoint(_names_in_methods(module))
+
+
+def _matrices(module: nn.Module) -> int:
+    """How many matrices a module has itself, or what may be one."""
+    # To ask a tensor of another class would run code of that class.
     tensors = [tensor for tensor in module._parameters.values() if tensor is not None]
-    has_matrices = any(not is_plain_tensor(tensor) or tensor.dim() > 1 for tensor in tensors)
-    return has_matrices and not _PRODUCTS.isdisjoint(_names_in_methods(module))
+    return sum(not is_plain_tensor(tensor) or tensor.dim() > 1 for tensor in tensors)
+
+
+def _attends(module: nn.Module, own: list[Any]) -> bool:
+    """Whether it has matrices for two or more products, and seems to be attention."""
+    products = sum(map(_looks_linear, own))
+    names = _names_in_methods(module)
+    return products + _matrices(module) > 1 and (
+        bool(re.search("attention|attn", type(module).__name__, re.IGNORECASE))
+        or not names.isdisjoint(("scaled_dot_product_attention", "multi_head_attention_forward"))
+        or ("softmax" in names and products > 2)
+    )
 
 
 def _experts_implementation(module: nn.Module) -> str | None:
