@@ -209,14 +209,17 @@ py::object gated_mlp_of_modules(py::handle input, const py::dict& modules, bool 
 }
 
 // gated_mlp of the layer with both halves of the unit and the one after it, in this order, with dropouts that are off
-// anywhere between; None if one of them or the activation is not plain, and where there are no halves.
-py::object packed_mlp_of_modules(py::handle input, const py::list& layers, py::handle activation, bool gate_last) {
+// anywhere between; None if one of them or the activation is not plain, and where there are no halves, or not of `half`
+// features each, if that is not 0.
+py::object packed_mlp_of_modules(py::handle input, const py::list& layers, py::handle activation, bool gate_last,
+                                 int64_t half) {
   if (!plain::is_eager(input)) return py::none();
   const auto function = plain::activation(activation.ptr());
   const auto pair = plain::two_linears(layers);
   if (!function || !pair) return py::none();
   const auto& [both, down] = *pair;
   if (both.weight.dim() != 2 || both.weight.size(0) % 2 != 0) return py::none();
+  if (half != 0 && both.weight.size(0) != 2 * half) return py::none();
   if (both.bias && (both.bias->dim() != 1 || both.bias->size(0) != both.weight.size(0))) return py::none();
   Tensor output;
   {

@@ -141,3 +141,21 @@ def _parameters(function: Any) -> tuple[str, ...]:
         return ()
     code = function.__code__
     return code.co_varnames[1 : code.co_argcount]
+
+
+def is_literal(node: ast.expr) -> bool:
+    try:
+        ast.literal_eval(node)
+    except ValueError:
+        return False
+    return True
+
+
+def has_effects(node: ast.expr) -> bool:
+    """Whether there is more in a condition than comparisons of attributes and isinstance."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.Call) and ast.unparse(part.func) != "isinstance":
+            return True
+        if isinstance(part, (ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom)):
+            return True
+    return False

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import torch
+
 
 class Function(NamedTuple):
     """A function that ``forward`` calls with a tensor and keywords, as they are written."""
@@ -47,15 +49,48 @@ class Gate(NamedTuple):
         return gated * other
 
 
+_FUNCTIONS = {"chunk": torch.chunk, "split": torch.split}  # others may put something else in their place
+
+
+class Halves(NamedTuple):
+    """How the two halves of the last dimension are taken: what calls it gets them as from the original forward."""
+
+    kind: str = "chunk"  # or "split", by a size or by a list of two, or "slices"
+    size: int | None = None  # of the first half; None where it is half of what there is
+    sizes: bool = False  # split by a list
+    function: Any = None  # torch.chunk or torch.split, or its name; None for the methods of the tensor
+
+    def __call__(self, input: Any) -> Any:
+        """The halves; what they are of may have another size."""
+        size = input.shape[-1] // 2 if self.size is None and self.kind != "chunk" else self.size
+        if self.kind == "slices":
+            return input[..., :size], input[..., size:]
+        argument = 2 if self.kind == "chunk" else [size, size] if self.sizes else size
+        if self.function is not None:
+            return self.function(input, argument, dim=-1)
+        return input.chunk(2, dim=-1) if self.kind == "chunk" else input.split(argument, dim=-1)
+
+    def is_known(self) -> bool:
+        """Whether nobody has put something else in the place of the function."""
+        return self.function is None or self.function is _FUNCTIONS[self.kind]
+
+    def __str__(self) -> str:
+        size = "n" if self.size is None else self.size
+        if self.kind == "slices":
+            return f"[..., :{size}], [..., {size}:]"
+        return f".{self.kind}({2 if self.kind == 'chunk' else [size, size] if self.sizes else size}, -1)"
+
+
 class PackedGate(NamedTuple):
     """``activation(gate) * up`` of the two halves of the last dimension."""
 
     activation: Any
     gate_last: bool
+    halves: Halves = Halves()
 
     def __call__(self, input: Any) -> Any:
         """As the original forward does."""
-        first, second = input.chunk(2, dim=-1)
+        first, second = self.halves(input)
         return first * self.activation(second) if self.gate_last else self.activation(first) * second
 
 
@@ -89,7 +124,7 @@ class Formula(NamedTuple):
                 text = f"{step.activation}({step.gate}({text})) * {step.up}({text})"
             elif isinstance(step, PackedGate):
                 gate, up = ("b", "a") if step.gate_last else ("a", "b")
-                where = f", a, b = {text}.chunk(2, -1)"
+                where = f", a, b = {text}{step.halves}"
                 text = f"{step.activation}({gate}) * {up}"
             else:
                 text = f"{step}({text})"

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from .._resolve import TENSOR_METHODS
-from .formula import Formula, Function, Gate, Method, PackedGate, Step
+from .formula import Formula, Function, Gate, Halves, Method, PackedGate, Step
 
 # The lookup makes these; the names are ones that nobody else has around a class.
 _MADE = {
@@ -18,6 +18,7 @@ _MADE = {
     "_fastops_methods": TENSOR_METHODS,
     "_fastops_gate": Gate,
     "_fastops_packed": PackedGate,
+    "_fastops_halves": Halves,
 }
 
 
@@ -47,7 +48,11 @@ def _source(step: Step, owner: str) -> str:
         parts = ", ".join(_source(part, owner) for part in step[:3])
         return f"_fastops_gate({parts}, {step.before_up})"
     if isinstance(step, PackedGate):
-        return f"_fastops_packed({_source(step.activation, owner)}, {step.gate_last})"
+        parts = f"{_source(step.activation, owner)}, {step.gate_last}"
+        if step.halves != Halves():
+            kind, size, sizes, function = step.halves
+            parts += f", _fastops_halves({kind!r}, {size}, {sizes}, {function})"
+        return f"_fastops_packed({parts})"
     if isinstance(step, Method):
         return f"_fastops_methods[{step.name!r}]"
     assert isinstance(step, Function)

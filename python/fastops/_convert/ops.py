@@ -38,7 +38,8 @@ def next_segment(layers: list[Any], start: int) -> Segment | None:
     if isinstance(layer, Gate):
         return _gate(layers, start)
     if isinstance(layer, PackedGate):
-        activation = None if _is_inplace(layer.activation) else activation_of(layer.activation)
+        is_chunk = layer.halves.kind == "chunk" and layer.halves.is_known()
+        activation = activation_of(layer.activation) if is_chunk and not _is_inplace(layer.activation) else None
         return activation and Segment(functional.gated_act, (*activation, layer.gate_last), start + 1)
 
     gated = gated_of(layer)
@@ -112,6 +113,10 @@ def packed_segment(layers: list[Any], start: int) -> Segment | None:
         gated = gated_of(unit)
     if not gated or not is_linear(both) or not is_linear(down):
         return None
+    if isinstance(unit, PackedGate):
+        size = unit.halves.size
+        if not unit.halves.is_known() or (size is not None and weight_and_bias(both)[0].shape[0] != 2 * size):
+            return None
     return Segment(packed_mlp, (both, down, *gated), start + 3)
 
 

@@ -7,6 +7,7 @@ there is anything else, the module is left as it is.
 from __future__ import annotations
 
 import ast
+import dataclasses
 import operator
 import types
 from collections.abc import Callable
@@ -15,7 +16,8 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from .._resolve import TENSOR_METHODS
-from .formula import Formula, Function, Gate, Method, PackedGate, Step, Unreadable
+from .chains import has_effects, is_literal
+from .formula import Formula, Function, Gate, Halves, Method, PackedGate, Step, Unreadable
 
 
 class _Call(NamedTuple):
@@ -29,6 +31,7 @@ class _Half(NamedTuple):
     """One of the halves of the last dimension."""
 
     number: int
+    halves: Halves
 
 
 class Length(NamedTuple):
@@ -40,6 +43,8 @@ class Length(NamedTuple):
 _OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
     ast.Lt: operator.lt,
@@ -51,13 +56,20 @@ _OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
 _Chain = tuple[_Call | _Half, ...]  # the value of an expression: the steps that lead to it
 
 
+@dataclasses.dataclass(frozen=True)
+class _Size:
+    """Half of the last dimension of a value."""
+
+    of: _Chain
+
+
 class Reader:
     """Evaluates the statements of a ``forward``; a value is the steps that lead from the input to it."""
 
     def __init__(self, code: types.CodeType, value_of: Callable[[str], Any]) -> None:
         self.variables = {*code.co_varnames, *code.co_cellvars}
         self.value_of = value_of
-        self.values: dict[str, _Chain | list[_Chain]] = {}
+        self.values: dict[str, _Chain | list[_Chain] | _Size] = {}
         self.names: dict[str, Any] = {}  # of loops: numbers, and the steps that modules of lists are
         self.attributes: dict[str, Any] = {}
         self.lengths: dict[str, int] = {}
@@ -93,6 +105,8 @@ class Reader:
         match node:
             case ast.Expr(value=ast.Constant()):  # the docstring
                 pass
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if (of := self.halved(value)) is not None:
+                self.values[name] = of
             case ast.Assign(targets=[ast.Name(id=name)], value=value) if name != self.self_name:
                 self.values[name] = self.value(value)
             case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value) if name != self.self_name:
@@ -106,7 +120,7 @@ class Reader:
                 self.values[first], self.values[second] = halves
             case ast.If(test=ast.BoolOp(op=ast.And(), values=tests), orelse=[]) if any(
                 map(self.is_cast, tests)
-            ) and not any(map(_has_effects, tests)):
+            ) and not any(map(has_effects, tests)):
                 self.cast = True
             case ast.If(test=test, body=body, orelse=orelse):
                 try:
@@ -118,6 +132,7 @@ class Reader:
             case ast.For(target=target, iter=over, body=body, orelse=[]):
                 for names in self.rounds(target, over):
                     self.names |= names
+                    self.values = {name: value for name, value in self.values.items() if name not in names}
                     for statement in body:
                         self.statement(statement)
             case _:
@@ -218,11 +233,11 @@ class Reader:
 
     def chain(self, node: ast.expr) -> _Chain:
         value = self.value(node)
-        if isinstance(value, list):
+        if not isinstance(value, tuple):
             raise self.unreadable(node)
         return value
 
-    def value(self, node: ast.expr) -> _Chain | list[_Chain]:
+    def value(self, node: ast.expr) -> _Chain | list[_Chain] | _Size:
         match node:
             case ast.Name(id=name) if name in self.values:
                 return self.values[name]
@@ -232,8 +247,18 @@ class Reader:
                 name in TENSOR_METHODS and not self.is_self(value)
             ):
                 return self.call(value, Method(name))
-            case ast.Call(func=ast.Attribute(value=value, attr="chunk"), args=[ast.Constant(value=2), *rest]):
-                return self.halves(node, value, [*rest, *(keyword.value for keyword in node.keywords)])
+            case ast.Call(func=ast.Attribute(value=value, attr="chunk" | "split" as kind), args=[size, *rest]) if (
+                self.is_tensor(value)
+            ):
+                return self.halves(node, kind, value, size, rest, None)
+            case ast.Call(func=ast.Attribute(attr="chunk" | "split" as kind) as function, args=[value, size, *rest]):
+                return self.halves(node, kind, value, size, rest, self.name(function))
+            case ast.Subscript(
+                value=value, slice=ast.Tuple(elts=[ast.Constant(value=places), ast.Slice(lower, upper, None)])
+            ) if places is ... and (lower is None) != (upper is None):
+                chain = self.chain(value)
+                half = Halves("slices", self.size(lower or upper, chain))
+                return (*chain, _Half(int(upper is None), half))
             case ast.Subscript(value=value, slice=ast.Constant(value=int(index))) if index in (0, 1):
                 halves = self.value(value)
                 if isinstance(halves, list):
@@ -253,18 +278,62 @@ class Reader:
         self.calls += 1
         return (*chain, _Call(step, self.calls))
 
-    def halves(self, node: ast.expr, value: ast.expr, dims: list[ast.expr]) -> list[_Chain]:
-        if len(dims) != 1 or self.constant(dims[0]) != -1:
+    def halves(
+        self, node: ast.Call, kind: str, value: ast.expr, size: ast.expr, rest: list[ast.expr], function: str | None
+    ) -> list[_Chain]:
+        dims = [*rest, *(keyword.value for keyword in node.keywords if keyword.arg == "dim")]
+        if len(dims) != 1 or len(rest) + len(node.keywords) != 1 or self.constant(dims[0]) != -1:
             raise self.unreadable(node)
         chain = self.chain(value)
-        return [(*chain, _Half(0)), (*chain, _Half(1))]
+        match kind, size:
+            case "chunk", _ if self.number(size) == 2:
+                halves = Halves(function=function)
+            case "split", ast.List(elts=[first, second]) | ast.Tuple(elts=[first, second]):
+                sizes = self.size(first, chain), self.size(second, chain)
+                if sizes[0] != sizes[1]:
+                    raise self.unreadable(node)
+                halves = Halves(kind, sizes[0], True, function)
+            case "split", _:
+                halves = Halves(kind, self.size(size, chain), False, function)
+            case _:
+                raise self.unreadable(node)
+        return [(*chain, _Half(0, halves)), (*chain, _Half(1, halves))]
+
+    def size(self, node: ast.expr | None, of: _Chain) -> int | None:
+        """A number of features: None for half of those of a value."""
+        assert node is not None
+        half = self.values.get(node.id) if isinstance(node, ast.Name) else self.halved(node)
+        if half is None:
+            number = self.number(node)
+            if type(number) is int and number > 0:
+                return number
+        elif half == _Size(of):
+            return None
+        raise self.unreadable(node)
+
+    def halved(self, node: ast.expr) -> _Size | None:
+        """Of ``x.shape[-1] // 2``, or with ``x.size(-1)``: the value of x."""
+        match node:
+            case ast.BinOp(
+                left=ast.Subscript(value=ast.Attribute(value=ast.Name(id=name), attr="shape"), slice=dim)
+                | ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="size"), args=[dim], keywords=[]),
+                op=ast.FloorDiv(),
+                right=ast.Constant(value=2),
+            ) if ast.unparse(dim) == "-1":
+                value = self.values.get(name)
+                return _Size(value) if isinstance(value, tuple) else None
+        return None
+
+    def is_tensor(self, node: ast.expr) -> bool:
+        """Whether it is a value, and not a Python module."""
+        return not isinstance(node, ast.Name) or node.id in self.values
 
     def keyword(self, node: ast.keyword) -> str:
         match node.value:
             case ast.Attribute(value=owner, attr=name) if node.arg and self.is_self(owner):
                 self.value_of(name)
             case value:
-                if not node.arg or not _is_literal(value):
+                if not node.arg or not is_literal(value):
                     raise self.unreadable(node)
         return ast.unparse(node)
 
@@ -272,7 +341,7 @@ class Reader:
         match node:
             case ast.Attribute(value=owner, attr=name) if self.is_self(owner):
                 return self.attribute(name)
-        if not _is_literal(node):
+        if not is_literal(node):
             raise self.unreadable(node)
         return ast.literal_eval(node)
 
@@ -301,24 +370,6 @@ class Reader:
         return Unreadable(f"its forward has `{line if len(line) <= 80 else line[:77] + '...'}`")
 
 
-def _is_literal(node: ast.expr) -> bool:
-    try:
-        ast.literal_eval(node)
-    except ValueError:
-        return False
-    return True
-
-
-def _has_effects(node: ast.expr) -> bool:
-    """Whether there is more in a condition than comparisons of attributes and isinstance."""
-    for part in ast.walk(node):
-        if isinstance(part, ast.Call) and ast.unparse(part.func) != "isinstance":
-            return True
-        if isinstance(part, (ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom)):
-            return True
-    return False
-
-
 def _gate(gate: _Chain, up: _Chain) -> _Chain:
     """The product of two chains that part in their last steps; () if it is not a gate."""
     if len(gate) < 2 or not up or gate[:-2] != up[:-1]:
@@ -327,7 +378,10 @@ def _gate(gate: _Chain, up: _Chain) -> _Chain:
     if isinstance(activation, _Half):
         return ()
     if isinstance(projection, _Half) and isinstance(other, _Half) and projection.number != other.number:
-        return (*up[:-1], _Call(PackedGate(activation.step, projection.number == 1), activation.number))
+        if projection.halves != other.halves:
+            return ()
+        gated_half = PackedGate(activation.step, projection.number == 1, projection.halves)
+        return (*up[:-1], _Call(gated_half, activation.number))
     if isinstance(projection, _Half) or isinstance(other, _Half):
         return ()
     before_up = sum(call.number < other.number for call in (projection, activation))

@@ -146,7 +146,7 @@ def _details(layer: Any) -> Any:
     if kind is Gate:
         return tuple([(type(part), _details(part)) for part in layer[:3]])
     if kind is PackedGate:
-        return type(layer.activation), _details(layer.activation), layer.gate_last
+        return type(layer.activation), _details(layer.activation), layer.gate_last, layer.halves
     return bool(layer.__dict__.get("inplace")) if isinstance(layer, nn.Module) else None
 
 
@@ -274,16 +274,18 @@ class _Packed:
         self.is_plain = all(type(layers[i]) in _LOOKED_AT for i in range(len(layers)) if i != self.unit)
 
     def __call__(self, input: Any, layers: list[Any]) -> Any:
+        half = 0
         unit, rest = layers[self.unit], layers[: self.unit] + layers[self.unit + 1 :]
         if isinstance(unit, PackedGate):
             activation, gate_last = self.activation or _as_module(unit.activation), unit.gate_last
+            half = unit.halves.size or 0
         elif gated := gated_of(unit):
             activation, gate_last = _module_of(gated[0], tuple(gated[1])), gated[2]
         else:
             return None
         try:
             modules = rest if self.is_plain else [*map(_as_module, rest)]
-            return packed_mlp_of_modules(input, modules, activation, gate_last)
+            return packed_mlp_of_modules(input, modules, activation, gate_last, half)
         except REFUSALS:
             return None
 

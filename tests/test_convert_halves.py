@@ -1,0 +1,177 @@
+"""fastops.nn.convert of gated units of the halves of one layer, however these are taken."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import fastops
+from convertible import Block, assert_same, converted, ops_of
+from modules import batch
+
+
+class Halves(Block):
+    """With the number of features of a half."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = 8
+
+
+class Dropped(Halves):
+    def forward(self, x: Tensor) -> Tensor:
+        a, b = self.both(x).chunk(2, dim=-1)
+        return self.down(self.drop(self.act(a) * b))
+
+
+class Chunk(Halves):
+    def forward(self, x: Tensor) -> Tensor:
+        a, b = torch.chunk(self.both(x), 2, dim=-1)
+        hidden = F.gelu(a) * b
+        hidden = self.drop(hidden)
+        return self.down(hidden)
+
+
+class Split(Halves):
+    def forward(self, x: Tensor) -> Tensor:
+        a, b = self.both(x).split(self.hidden, dim=-1)
+        return self.down(self.act(b) * a)
+
+
+class SplitBySizes(Halves):
+    def forward(self, x: Tensor) -> Tensor:
+        a, b = torch.split(self.both(x), [self.hidden, self.hidden], -1)
+        return self.down(a * self.act(b))
+
+
+class SplitByHalf(Halves):
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.both(x)
+        a, b = h.split(h.size(-1) // 2, -1)
+        return self.down(self.act(a) * b)
+
+
+class Sliced(Halves):
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.both(x)
+        return self.down(self.drop(self.act(h[..., : self.hidden]) * h[..., self.hidden :]))
+
+
+class SlicedByHalf(Halves):
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.both(x)
+        d = h.shape[-1] // 2
+        return self.down(F.silu(h[..., d:]) * h[..., :d])
+
+
+FORMS = [Dropped, Chunk, Split, SplitBySizes, SplitByHalf, Sliced, SlicedByHalf]
+
+
+def freeze_others(block: nn.Module) -> nn.Module:
+    """Those parameters are left that the forms above use."""
+    for name, parameter in block.named_parameters():
+        parameter.requires_grad_(name.startswith(("both", "down")))
+    return block
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["evaluation", "training"])
+@pytest.mark.parametrize("form", FORMS)
+def test_form(form: Any, training: bool, device: Any) -> None:
+    """The block is one op, unless a dropout within it is on; so is a copy by pickle."""
+    model, reference, report = converted(lambda: freeze_others(form()).train(training), device)
+    assert [row.original for row in report.replaced] == [form]
+    assert_same(model, reference, device)
+    assert ops_of(model.eval(), batch(device)) == ["gated_mlp"]
+    assert ops_of(pickle.loads(pickle.dumps(model)), batch(device)) == ["gated_mlp"]
+
+
+@pytest.mark.parametrize("features", [8, 9, 12, 15, 17, 18])
+@pytest.mark.parametrize("form", FORMS)
+def test_other_sizes(form: Any, features: int, device: Any) -> None:
+    """A layer of which these are no halves comes to what PyTorch makes of it, its errors too."""
+    model, reference, _ = converted(lambda: freeze_others(form()).eval(), device)
+    assert ops_of(model, batch(device)) == ["gated_mlp"]
+    for each in (model, reference):
+        torch.manual_seed(3)
+        each.both = nn.Linear(6, features).to(device, torch.float64)
+        each.down = nn.Linear(features // 2, 6).to(device, torch.float64)
+    try:
+        expected = reference(batch(device))
+    except Exception as error:
+        with pytest.raises(type(error)) as found:
+            model(batch(device))
+        assert sorted(str(found.value)) == sorted(str(error))  # which factor is the first is not kept
+        return
+    torch.testing.assert_close(model(batch(device)), expected)
+
+
+def test_broadcast_halves(device: Any) -> None:
+    """One feature and two: the halves that a form takes, which PyTorch multiplies, are not those of chunk."""
+    model, reference, _ = converted(lambda: freeze_others(SlicedByHalf()).eval(), device)
+    for each in (model, reference):
+        torch.manual_seed(3)
+        each.both = nn.Linear(6, 3).to(device, torch.float64)
+        each.down = nn.Linear(2, 6).to(device, torch.float64)
+    torch.testing.assert_close(model(batch(device)), reference(batch(device)))
+
+
+def test_size_that_changes(device: Any) -> None:
+    """The number of features of a half is the module's in each call."""
+    model, reference, _ = converted(lambda: freeze_others(Sliced()).eval(), device)
+    for each in (model, reference):
+        each.hidden = 15
+        each.down = nn.Linear(15, 6).to(device, torch.float64).requires_grad_(False)
+        each.down.weight.fill_(0.5), each.down.bias.zero_()
+    torch.testing.assert_close(model(batch(device)), reference(batch(device)))
+    assert ops_of(model, batch(device)) == []
+
+
+@pytest.mark.parametrize(("form", "name"), [(Chunk, "chunk"), (SplitBySizes, "split")])
+def test_replaced_function(form: Any, name: str, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What somebody put in the place of torch.chunk or torch.split is called, as long as it is there."""
+    model, reference, _ = converted(lambda: freeze_others(form()).eval(), device)
+    assert ops_of(model, batch(device)) == ["gated_mlp"]
+    original = getattr(torch, name)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, name, lambda *args, **keywords: [2 * half for half in original(*args, **keywords)])
+        torch.testing.assert_close(model(batch(device)), reference(batch(device)))
+        assert ops_of(model, batch(device)) == []
+    assert ops_of(model, batch(device)) == ["gated_mlp"]
+
+
+class Overlapping(Halves):
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.both(x)
+        return self.down(self.act(h[..., : self.hidden]) * h[..., 7:15])
+
+
+class Different(Halves):
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.both(x)
+        return self.down(self.act(h[..., :8]) * h.split(8, -1)[1])
+
+
+class OtherDimension(Halves):
+    def forward(self, x: Tensor) -> Tensor:
+        a, b = self.both(x).split(1, 0)
+        return self.down(self.act(a) * b)
+
+
+class HalfOfAnother(Halves):
+    def forward(self, x: Tensor) -> Tensor:
+        d = x.shape[-1] // 2
+        h = self.both(x)
+        return self.down(self.act(h[..., :d]) * h[..., d:])
+
+
+@pytest.mark.parametrize("form", [Overlapping, Different, OtherDimension, HalfOfAnother])
+def test_left(form: Any) -> None:
+    """What is no pair of halves of the layer's features is left, with the line in the report."""
+    report = fastops.nn.convert(form())
+    assert not report.replaced
+    assert [row.reason.startswith("its forward has `") for row in report.left] == [True]
