@@ -25,6 +25,7 @@ import_torchvision()
 
 import timm  # noqa: E402  (after torchvision)
 import timm.layers  # noqa: E402
+from timm.models import mlp_mixer  # noqa: E402
 from transformers import (  # noqa: E402
     BertConfig,
     CLIPVisionConfig,
@@ -35,6 +36,7 @@ from transformers import (  # noqa: E402
     Qwen2Config,
     T5Config,
     ViTConfig,
+    WhisperConfig,
 )
 from transformers.models.bert import modeling_bert as bert  # noqa: E402
 from transformers.models.clip import modeling_clip as clip  # noqa: E402
@@ -48,6 +50,7 @@ from transformers.models.qwen2_moe import modeling_qwen2_moe as qwen2_moe  # noq
 from transformers.models.qwen3_moe import modeling_qwen3_moe as qwen3_moe  # noqa: E402
 from transformers.models.t5 import modeling_t5 as t5  # noqa: E402
 from transformers.models.vit import modeling_vit as vit  # noqa: E402
+from transformers.models.whisper import modeling_whisper as whisper  # noqa: E402
 
 # Mixtures of experts, with their configurations.
 MIXTURES: list[tuple[Any, Any]] = [
@@ -79,6 +82,16 @@ def t5_config(feed_forward_proj: str) -> T5Config:
     return T5Config(d_model=12, d_kv=6, d_ff=20, num_layers=2, num_heads=2, **LETTERS, **kind)
 
 
+WHISPER = WhisperConfig(
+    **LETTERS,
+    **{f"{part}_layers": 2 for part in ("encoder", "decoder")},
+    **{f"{part}_attention_heads": 2 for part in ("encoder", "decoder")},
+    **{f"{part}_ffn_dim": 20 for part in ("encoder", "decoder")},
+    **{"d_model": 12, "num_mel_bins": 4, "max_source_positions": 8, "max_target_positions": 16},
+)
+PATCHES: dict[str, Any] = {"img_size": 8, "patch_size": 4, "num_blocks": 2, "embed_dim": 12, "num_classes": 5}
+
+
 # One block of each kind; its name is how one imports its class.
 BLOCKS: dict[str, Callable[[], nn.Module]] = {
     "timm.layers.Mlp": lambda: timm.layers.Mlp(12, 20),
@@ -106,6 +119,11 @@ if not hasattr(vit, "ViTMLP"):  # transformers 4
 def tokens() -> Tensor:
     """Two sentences."""
     return torch.randint(3, 19, (2, 7), generator=torch.Generator().manual_seed(5))
+
+
+def spectrum() -> Tensor:
+    """Two sounds."""
+    return torch.randn(2, 4, 16, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
 
 
 def image(size: int, channels: int = 3) -> Tensor:
@@ -139,11 +157,29 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any], int, int]] =
         0,
     ),
     "timm MLP-Mixer": (
-        lambda: timm.models.MlpMixer(img_size=8, patch_size=4, num_blocks=2, embed_dim=12, num_classes=5),
+        lambda: timm.models.MlpMixer(**PATCHES),
         lambda: image(8),
         4,
         0,
     ),
+    "timm ResMLP": (
+        lambda: timm.models.MlpMixer(
+            **PATCHES, mlp_ratio=4, block_layer=mlp_mixer.ResBlock, norm_layer=mlp_mixer.Affine
+        ),
+        lambda: image(8),
+        2,
+        0,
+    ),
+    "timm gMLP": (
+        lambda: timm.models.MlpMixer(
+            **PATCHES, mlp_ratio=4, block_layer=mlp_mixer.SpatialGatingBlock, mlp_layer=timm.layers.GatedMlp
+        ),
+        lambda: image(8),
+        2,
+        0,
+    ),
+    "Whisper encoder": (lambda: whisper.WhisperEncoder(WHISPER), spectrum, 2, 0),
+    "Whisper decoder": (lambda: whisper.WhisperDecoder(WHISPER), tokens, 2, 0),
     "BERT": (lambda: bert.BertForMaskedLM(BertConfig(**SMALL)), tokens, 3, 0),
     "BERT with pooler": (lambda: bert.BertModel(BertConfig(**SMALL)), tokens, 2, 1),
     "GPT-2": (lambda: gpt2.GPT2LMHeadModel(GPT2), tokens, 2, 0),
