@@ -163,12 +163,21 @@ struct SequentialSteps {
     bool x, value;
     std::vector<std::pair<bool, bool>> parameters;  // of each step: its weight's, its bias's
     at::ScalarType x_type, value_type;
+
+    int64_t parameter_count() const;  // how many gradients of parameters
   };
   RowGradients (*rows_backward)(std::span<const Step> rows, const Tensor& seed, const Tensor& x, const Tensor& grad,
                                 const Tensor& added, const Wanted& wanted);
 };
 // In terms of differentiable ops.
 FASTOPS_API extern const SequentialSteps sequential_steps;
+
+// For devices whose kernels take steps on rows.
+FASTOPS_API Tensor empty_of_type(const Tensor& like, at::ScalarType dtype);
+// The gradients of each step's parameters in their dtypes, given the wanted ones, one after another: [..., features].
+FASTOPS_API std::vector<SequentialSteps::ParameterGradients> gradients_of_steps(std::span<const Step> steps,
+                                                                                const SequentialSteps::Wanted& wanted,
+                                                                                const Tensor& vectors);
 
 // The output; fills `saved` where given.
 FASTOPS_API Tensor layered_sequential(const SequentialArguments& network, std::vector<Tensor>* saved,

@@ -192,4 +192,30 @@ Tensor linear_forward(const Tensor& x, const Tensor& weight, const Tensor& bias)
 const SequentialSteps sequential_steps{linear_forward, linear_input_gradient, linear_parameter_gradients, rows_forward,
                                        rows_backward};
 
+int64_t SequentialSteps::Wanted::parameter_count() const {
+  int64_t count = 0;
+  for (const auto& [weight, bias] : parameters) count += int64_t{weight} + int64_t{bias};
+  return count;
+}
+
+Tensor empty_of_type(const Tensor& like, at::ScalarType dtype) {
+  return at::empty(like.sizes(), like.options().dtype(dtype));
+}
+
+std::vector<SequentialSteps::ParameterGradients> gradients_of_steps(std::span<const Step> steps,
+                                                                    const SequentialSteps::Wanted& wanted,
+                                                                    const Tensor& vectors) {
+  std::vector<SequentialSteps::ParameterGradients> gradients(steps.size());
+  int64_t next = 0;
+  const auto take = [&](bool is_wanted, const Tensor& parameter) {
+    return is_wanted ? vectors[next++].to(parameter.scalar_type()) : Tensor();
+  };
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const auto [weight, bias] = wanted.parameters[i];
+    gradients[i].weight = take(weight, steps[i].weight);
+    gradients[i].bias = take(bias, steps[i].bias);
+  }
+  return gradients;
+}
+
 }  // namespace fastops

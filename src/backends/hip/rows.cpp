@@ -63,10 +63,6 @@ class RowCall {
   bool fits_ = false;
 };
 
-Tensor empty_of_type(const Tensor& like, at::ScalarType dtype) {
-  return at::empty(like.sizes(), like.options().dtype(dtype));
-}
-
 Numbers result(const Tensor& tensor) {
   return tensor.defined() ? Numbers{tensor.mutable_data_ptr(), dtype_of(tensor)} : Numbers{};
 }
@@ -100,8 +96,7 @@ SequentialSteps::RowGradients steps_on_rows_backward(std::span<const Step> steps
 
   if (wanted.x) results.x = empty_of_type(like, wanted.x_type);
   if (wanted.value) results.value = empty_of_type(like, wanted.value_type);
-  int64_t sums = 0;
-  for (const auto& [weight, bias] : wanted.parameters) sums += int64_t{weight} + int64_t{bias};
+  const int64_t sums = wanted.parameter_count();
   const auto options = like.options().dtype(compute_type(like));
   const Tensor vectors = at::zeros({sums, like.size(-1)}, options);
   if (call->rows > 0) {
@@ -109,15 +104,7 @@ SequentialSteps::RowGradients steps_on_rows_backward(std::span<const Step> steps
     check(rows_backward(*call, call.argument(x), call.argument(grad), call.argument(added), result(results.x),
                         result(results.value), block_sums.mutable_data_ptr(), vectors.mutable_data_ptr()));
   }
-  int64_t next = 0;
-  for (size_t i = 0; i < steps.size(); ++i) {
-    const auto sum = [&](bool is_wanted, const Tensor& vector) {
-      return is_wanted ? vectors[next++].to(vector.scalar_type()) : Tensor();
-    };
-    const auto [weight, bias] = wanted.parameters[i];
-    Tensor weight_grad = sum(weight, steps[i].weight);
-    results.parameters.push_back({std::move(weight_grad), sum(bias, steps[i].bias)});
-  }
+  results.parameters = gradients_of_steps(steps, wanted, vectors);
   return results;
 }
 

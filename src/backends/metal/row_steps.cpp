@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <numeric>
 #include <vector>
 
 #include "backends/metal/rows.h"
@@ -36,7 +35,7 @@ class RowCall {
  public:
   RowCall(std::span<const Step> steps, const Tensor& seed, const Tensor& like) : seed_(seed) {
     to_.columns = static_cast<uint32_t>(like.size(-1));
-    rows_ = like.numel() / like.size(-1);
+    rows_ = like.numel() == 0 ? 0 : like.numel() / like.size(-1);
     for (const Step& step : steps) to_.steps[to_.count++] = row_step(step);
     to_.forward_steps = to_.count;
     threads_ = row_calls;
@@ -159,10 +158,6 @@ class RowCall {
   int64_t kept_tiles_ = 0;
 };
 
-Tensor empty_of_type(const Tensor& like, at::ScalarType dtype) {
-  return at::empty(like.sizes(), like.options().dtype(dtype));
-}
-
 }  // namespace
 
 Tensor steps_on_rows(std::span<const Step> steps, const Tensor& seed, const Tensor& x, const Tensor& added,
@@ -203,21 +198,18 @@ SequentialSteps::RowGradients steps_on_rows_backward(std::span<const Step> steps
     results.parameters.insert(results.parameters.begin(), before.parameters.begin(), before.parameters.end());
     return results;
   }
+  RowCall call(steps, seed, like);
+  call.prepare_backward(wanted);
+  if (!call.fits()) return sequential_steps.rows_backward(steps, seed, x, grad, added, wanted);
+
+  if (wanted.x) results.x = empty_of_type(like, wanted.x_type);
+  if (wanted.value) results.value = empty_of_type(like, wanted.value_type);
+  const int64_t sums = wanted.parameter_count();
+  const auto options = like.options().dtype(at::kFloat);
   Tensor vectors;  // the gradients of the steps' weights and biases that are wanted, one after another
-  if (like.numel() == 0) {
-    const auto of_step = [](int64_t sums, const auto& w) { return sums + int64_t{w.first} + int64_t{w.second}; };
-    const int64_t sums = std::accumulate(wanted.parameters.begin(), wanted.parameters.end(), int64_t{0}, of_step);
-    vectors = at::zeros({sums, like.size(-1)}, like.options().dtype(at::kFloat));
-    if (wanted.x) results.x = empty_of_type(like, wanted.x_type);
-    if (wanted.value) results.value = empty_of_type(like, wanted.value_type);
+  if (call.groups() == 0) {
+    vectors = at::zeros({sums, like.size(-1)}, options);
   } else {
-    RowCall call(steps, seed, like);
-    call.prepare_backward(wanted);
-    if (!call.fits()) return sequential_steps.rows_backward(steps, seed, x, grad, added, wanted);
-    if (wanted.x) results.x = empty_of_type(like, wanted.x_type);
-    if (wanted.value) results.value = empty_of_type(like, wanted.value_type);
-    const auto options = like.options().dtype(at::kFloat);
-    const int64_t sums = call->sums;
     // Each threadgroup has its own sums.
     if (sums > 0) vectors = at::empty({call.groups(), sums, like.size(-1)}, options);
     call.launch_with(KernelKind::rows_backward_small, KernelKind::rows_backward_large,
@@ -231,15 +223,7 @@ SequentialSteps::RowGradients steps_on_rows_backward(std::span<const Step> steps
       vectors = vectors[0];
     }
   }
-  int64_t next = 0;
-  for (size_t i = 0; i < steps.size(); ++i) {
-    const auto sum = [&](bool is_wanted, const Tensor& vector) {
-      return is_wanted ? vectors[next++].to(vector.scalar_type()) : Tensor();
-    };
-    const auto [weight, bias] = wanted.parameters[i];
-    Tensor weight_grad = sum(weight, steps[i].weight);
-    results.parameters.push_back({std::move(weight_grad), sum(bias, steps[i].bias)});
-  }
+  results.parameters = gradients_of_steps(steps, wanted, vectors);
   return results;
 }
 
