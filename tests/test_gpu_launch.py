@@ -168,8 +168,13 @@ def test_choice_of_one_kernel(sizes, rows, dtype, index, forward, backward, runt
     is_one = {"forward": [launch.kernel for launch in launches(runtime)] == ["forward"]}
     mask = [False, *[True] * (2 * len(weights))]
     ops.mlp_backward(output, *network[:3], output, saved, *network[3:], [], [], mask)
-    is_one["backward"] = [launch.kernel for launch in launches(runtime)] == ["backward", "add_blocks"]
+    launched = launches(runtime)
+    is_one["backward"] = [launch.kernel for launch in launched] == ["backward", "add_blocks"]
     assert is_one == {"forward": forward, "backward": backward}
+    if backward:  # a block for each tile, and threads for each sum
+        assert launched[0].grid[0] == -(-rows // (16 if dtype == torch.float64 else 32))
+        assert launched[1].grid[0] * launched[1].block[0] >= sum(n * k + n for k, n in itertools.pairwise(sizes))
+        assert launched[1].block[1] >= 16
 
 
 @every_call

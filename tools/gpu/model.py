@@ -142,7 +142,11 @@ def small_network(gpu: Gpu, sizes: list[int], rows: int, itemsize: int, backward
         else:
             way += 2 * LATENCY
     kernels = [Kernel({"latency": way * waves * (2.5 if backward else 1)})]
-    return [*kernels, Kernel({"latency": 3 * LATENCY})] if backward else kernels
+    if not backward:
+        return kernels
+    # Blocks write their sums, and another kernel reads them.
+    sums = math.ceil(rows / tile_rows) * sum(outputs * (inputs + 1) for inputs, outputs in pairwise(sizes))
+    return [*kernels, Kernel({"latency": 3 * LATENCY, "bytes": moved(gpu, 2 * 4 * sums)})]
 
 
 @dataclass(frozen=True)

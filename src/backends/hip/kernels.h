@@ -148,6 +148,7 @@ struct SmallMlp {
   Dtype dtype;
   int64_t rows;
   void* stream;
+  int64_t multiprocessors;  // of the device, which the number of blocks backward depends on
 };
 
 FASTOPS_KERNELS_API Error small_mlp_forward(const SmallMlp&, Matrix input, void* output);

@@ -17,6 +17,7 @@ SmallMlp arguments_of(const MlpArguments& mlp) {
   small.dtype = dtype_of(mlp.input);
   small.rows = row_count(mlp.input);
   small.stream = stream_of(mlp.input);
+  small.multiprocessors = multiprocessors_of(mlp.input);
   for (size_t i = 0; i < mlp.layers(); ++i) {
     const Tensor& weight = mlp.weights[i];
     const Tensor& bias = mlp.biases[i];
@@ -48,6 +49,7 @@ constexpr int64_t launch_time = 5000;
 // Global memory's latency and two barriers: for each panel of a weight, which nothing hides on a multiprocessor that
 // has one block, and for each pass over a tile's elements.
 constexpr int64_t latency = 700;
+constexpr int64_t bandwidth = 3000;  // of memory, bytes a nanosecond
 
 bool is_16_bit(const MlpArguments& mlp) { return mlp.input.element_size() == 2; }
 
@@ -66,9 +68,10 @@ int64_t product_time(const MlpArguments& mlp, int64_t depth, int64_t width) {
 int64_t layer_time(const MlpArguments& mlp, size_t i, bool backward) {
   const int64_t in = mlp.weights[i].size(1), out = mlp.weights[i].size(0);
   if (!backward) return product_time(mlp, in, out) + latency;  // and bias and activation
-  constexpr int64_t rows = 32;
-  // The weight's gradient: for each tile of its rows the products over the tile's rows, and sums that go to memory.
-  const int64_t sums = divide_up(out, rows) * (latency + (is_16_bit(mlp) ? 0 : rows * step_time(in)));
+  // The weight's gradient: for each tile of its rows the products over the tile's rows. No block waits for its sums to
+  // be written.
+  const int64_t rows = small_tile_rows(dtype_of(mlp.input));
+  const int64_t sums = is_16_bit(mlp) ? latency : divide_up(out, rows) * rows * step_time(in);
   return product_time(mlp, out, in) + sums + 3 * latency;  // and its input, the derivative, the bias' sums
 }
 
@@ -77,8 +80,13 @@ int64_t kernel_time(const MlpArguments& mlp, bool backward) {
   const int64_t tiles = divide_up(row_count(mlp.input), small_tile_rows(dtype_of(mlp.input)));
   int64_t tile = 0;
   for (size_t i = 0; i < mlp.layers(); ++i) tile += layer_time(mlp, i, backward);
-  // Backward there is a second kernel, which adds up the blocks' sums.
-  return launch_time * (backward ? 2 : 1) + divide_up(tiles, multiprocessors_of(mlp.input)) * tile;
+  const int64_t time = launch_time + divide_up(tiles, multiprocessors_of(mlp.input)) * tile;
+  if (!backward) return time;
+  // A second kernel adds up the blocks' sums, which are written and read.
+  int64_t sums = 0;
+  for (const Tensor& weight : mlp.weights) sums += weight.numel() + weight.size(0);
+  const int64_t item_size = mlp.input.element_size() == 8 ? 8 : 4;
+  return time + launch_time + 2 * tiles * sums * item_size / bandwidth;
 }
 
 // Of PyTorch's products and the kernels between them.

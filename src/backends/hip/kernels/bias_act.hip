@@ -1,4 +1,5 @@
 // activation(x + bias), and its backward with the bias gradient summed in the same pass.
+#include "backends/hip/kernels/block_sums.h"
 #include "backends/hip/kernels/transform.h"
 
 namespace fastops::hip {
@@ -12,25 +13,6 @@ struct Forward {
     y[0] = A::value(x[0] + x[1], params);
   }
 };
-
-// Adds up what the threads of a block have that differ in threadIdx.y alone: `sums` of `width` columns each. Calls
-// store(column, sum) for each of the block's columns, which are blockDim.x * width.
-template <class S, int width, class Store>
-__device__ void sum_over_block_rows(const S (&sums)[width], Store store) {
-  S* shared = static_cast<S*>(shared_memory());
-  const unsigned columns = blockDim.x * width;
-  S* mine = shared + threadIdx.y * columns + threadIdx.x;  // neighbours beside each other: no conflicts among banks
-  for (int k = 0; k < width; ++k) mine[k * blockDim.x] = sums[k];
-  for (unsigned half = blockDim.y / 2; half > 0; half /= 2) {
-    __syncthreads();
-    if (threadIdx.y < half) {
-      for (int k = 0; k < width; ++k) mine[k * blockDim.x] += mine[half * columns + k * blockDim.x];
-    }
-  }
-  if (threadIdx.y == 0) {
-    for (int k = 0; k < width; ++k) store(threadIdx.x * width + k, mine[k * blockDim.x]);
-  }
-}
 
 // One block takes `block_rows` rows of a strip of columns, a thread `width` columns. With `block_sums` the sums are
 // written there, else to `bias_grad`, if to anything. Two blocks on a multiprocessor are enough: for more, nvcc would
@@ -91,16 +73,8 @@ __global__ void __launch_bounds__(block_threads, 2)
 template <class Storage>
 __global__ void __launch_bounds__(block_threads)
     add_blocks(const Compute<Storage>* block_sums, int64_t blocks, int64_t columns, Storage* bias_grad) {
-  using S = Compute<Storage>;
-  const int64_t column = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  S sum[1] = {S(0)};
-  if (column < columns) {
-    for (int64_t block = threadIdx.y; block < blocks; block += blockDim.y)
-      sum[0] += block_sums[block * columns + column];
-  }
-  sum_over_block_rows(sum, [&](int, S total) {
-    if (column < columns) bias_grad[column] = narrow<Storage>(total);
-  });
+  sum_over_blocks(block_sums, blocks, columns,
+                  [&](int64_t column, auto sum) { bias_grad[column] = narrow<Storage>(sum); });
 }
 
 // The rows of a block: enough work for its threads, and no more blocks than the GPU has at once, or twice as many where
@@ -133,9 +107,7 @@ Error run_backward(const Call& call, Gradient gradient, const Operands<Storage, 
   };
   if (Error error = for_each_part(call.columns, most_threads_x * width, run_part)) return error;
   if (!sums) return nullptr;
-  const dim3 adding(8, block_threads / 8);
-  return launch(add_blocks<Storage>, dim3(divide_up(call.columns, adding.x)), adding, block_threads * sizeof(S),
-                call.stream, static_cast<const S*>(sums), blocks, call.columns, bias_grad);
+  return launch_sum_over_blocks<S>(add_blocks<Storage>, sums, blocks, call.columns, call.stream, bias_grad);
 }
 
 template <class Storage, class Gradient>

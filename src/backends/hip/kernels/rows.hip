@@ -4,6 +4,7 @@
 // A block takes some rows at a time. They are in shared memory, in the type that is computed with, from the first step
 // to the last. Each element belongs to a thread, the one that computes whether a dropout keeps it, and no other thread
 // reads or writes it there: barriers are for sums over a row alone.
+#include "backends/hip/kernels/block_sums.h"
 #include "backends/hip/kernels/row_tile.h"
 #include "backends/hip/kernels/tile.h"
 
@@ -300,11 +301,7 @@ __global__ void __launch_bounds__(block_threads, 2)
 template <class S>
 __global__ void __launch_bounds__(block_threads)
     add_blocks(const S* block_sums, int64_t blocks, int64_t sums, S* result) {
-  const int64_t place = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (place >= sums) return;
-  S sum = S(0);
-  for (int64_t block = 0; block < blocks; ++block) sum += block_sums[block * sums + place];
-  result[place] = sum;
+  sum_over_blocks(block_sums, blocks, sums, [&](int64_t place, S sum) { result[place] = sum; });
 }
 
 int sums_of(const RowsCall& call) {
@@ -366,8 +363,8 @@ Error rows_backward(const RowsCall& call, Numbers x, Numbers grad, Numbers added
     }
     if (sums == 0) return nullptr;
     const int64_t places = sums * call.columns;
-    return launch(add_blocks<S>, dim3(divide_up(places, block_threads)), dim3(block_threads), 0, call.stream,
-                  static_cast<const S*>(block_sums), blocks, places, static_cast<S*>(vector_grads));
+    return launch_sum_over_blocks<S>(add_blocks<S>, static_cast<const S*>(block_sums), blocks, places, call.stream,
+                                     static_cast<S*>(vector_grads));
   });
 }
 

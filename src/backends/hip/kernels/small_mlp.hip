@@ -3,6 +3,7 @@
 // A block takes some rows through all layers. What goes from layer to layer stays in shared memory; weights pass
 // through it. Between products a thread changes only elements that belong to it (tile.h). One block on a multiprocessor
 // may do: the networks are small, and spilled registers cost more than room for several.
+#include "backends/hip/kernels/block_sums.h"
 #include "backends/hip/kernels/matrix_tiles.h"
 
 namespace fastops::hip {
@@ -180,23 +181,23 @@ struct Targets {
 template <class Storage>
 __global__ void __launch_bounds__(block_threads)
     add_blocks(const Compute<Storage>* block_sums, int64_t blocks, int64_t sums, Targets<Storage> targets) {
-  const int64_t place = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (place >= sums) return;
-  Compute<Storage> sum = block_sums[place];
-  for (int64_t block = 1; block < blocks; ++block) sum += block_sums[block * sums + place];
-  int64_t begin = 0;
-  for (int i = 0; i < targets.count; ++i) {
-    if (place < targets.end[i]) {
-      targets.data[i][place - begin] = narrow<Storage>(sum);
-      return;
+  sum_over_blocks(block_sums, blocks, sums, [&](int64_t place, auto sum) {
+    int64_t begin = 0;
+    for (int i = 0; i < targets.count; ++i) {
+      if (place < targets.end[i]) {
+        targets.data[i][place - begin] = narrow<Storage>(sum);
+        return;
+      }
+      begin = targets.end[i];
     }
-    begin = targets.end[i];
-  }
+  });
 }
 
+// One for each tile, which writes its sums once and reads none. Of more tiles than that blocks have several each; but
+// then the layers take less time than this kernel, by the count of small_mlp.cpp.
 int64_t backward_blocks(const SmallMlp& mlp) {
-  constexpr int64_t most_blocks = 128;
-  return std::min(divide_up(mlp.rows, small_tile_rows(mlp.dtype)), most_blocks);
+  constexpr int64_t blocks_of_multiprocessor = 4;
+  return std::min(divide_up(mlp.rows, small_tile_rows(mlp.dtype)), blocks_of_multiprocessor * mlp.multiprocessors);
 }
 
 // The lowest layer that a gradient is wanted of, or of whose input.
@@ -251,8 +252,8 @@ Error small_mlp_backward(const SmallMlp& mlp, Matrix grad_output, Matrix input, 
       return error;
     }
     if (layers.sums == 0) return nullptr;
-    return launch(add_blocks<Storage>, dim3(divide_up(layers.sums, block_threads)), dim3(block_threads), 0, mlp.stream,
-                  static_cast<const S*>(block_sums), blocks, layers.sums, Targets<Storage>(mlp));
+    return launch_sum_over_blocks<S>(add_blocks<Storage>, static_cast<const S*>(block_sums), blocks, layers.sums,
+                                     mlp.stream, Targets<Storage>(mlp));
   });
 }
 
