@@ -138,7 +138,8 @@ def small_network(gpu: Gpu, sizes: list[int], rows: int, itemsize: int, backward
     way = 2 * LATENCY
     for inputs, outputs in pairwise(sizes):
         if itemsize == 4:
-            way += math.ceil(inputs / panel_depth) * LATENCY + inputs * cycles_of_k * min(1, outputs / 128) / gpu.clock
+            loads = math.ceil(inputs / panel_depth) * math.ceil(outputs / 64)  # of four numbers of each thread
+            way += loads * LATENCY + inputs * cycles_of_k * min(1, outputs / 128) / gpu.clock
         else:
             way += 2 * LATENCY
     kernels = [Kernel({"latency": way * waves * (2.5 if backward else 1)})]

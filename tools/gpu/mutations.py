@@ -155,6 +155,10 @@ WRONG = {
         Mutation("a row past the last", "small_mlp.hip", "rows = rest < tile_rows<Storage> ? ", "rows = false ? "),
         Mutation("the last block left out", "block_sums.h", "(; block < blocks;", "(; block + 1 < blocks;"),
         Mutation("the next element", "tile.h", "f(row, column, sum[i][j][e])", "f(row, column + 1, sum[i][j][e])"),
+        Mutation("an element read past the last", "tile.h", "from(r < rows ? r : rows - 1,", "from(r,"),
+        Mutation(
+            "an element brought past the last", "tile.h", "if (r < rows && c < columns) to", "if (c < columns) to"
+        ),
         Mutation("elements outside of the tile", "tile.h", "row < height && column < width", "row < height"),
     ],
     Group("small_mlp.hip", "test_mlp: test_many_rows_of_data"): [
@@ -169,6 +173,7 @@ WRONG = {
         Mutation("no barrier before the values", "matrix_tiles.h", f"    {BARRIER}#pragma", "#pragma"),
         Mutation("no barrier after the values", "matrix_tiles.h", f"      }}\n    }}\n    {BARRIER}  }}", "}}}"),
         Mutation("nothing beyond the edges", "matrix_tiles.h", "padded(rows), padded(width), [", "rows, width, ["),
+        Mutation("nothing beyond the edges of memory", "matrix_tiles.h", "r < rows && c < width ? x : Storage{}", "x"),
         Mutation("a part of a wave", "matrix_tiles.h", "column >= width) break", "column > width - lane) break"),
         Mutation("rows of other lanes", "matrix.h", SUM_ROW, f"{SUM_ROW[:-1]} ^ 1;"),
         Mutation(

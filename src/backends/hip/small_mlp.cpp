@@ -61,7 +61,8 @@ int64_t step_time(int64_t width) { return width > most_small_features / 2 ? 22 :
 int64_t product_time(const MlpArguments& mlp, int64_t depth, int64_t width) {
   if (is_16_bit(mlp)) return latency + latency / 2 * divide_up(depth, 16);  // matrix cores: the weight's loads are all
   const int64_t panel_depth = 64 / static_cast<int64_t>(mlp.input.element_size());
-  return divide_up(depth, panel_depth) * latency + depth * step_time(width);
+  const int64_t loads = divide_up(width, 64);  // of which a thread asks for four numbers at a time
+  return divide_up(depth, panel_depth) * loads * latency + depth * step_time(width);
 }
 
 // A block's time for a tile in one layer.

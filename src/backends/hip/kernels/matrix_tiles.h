@@ -50,7 +50,7 @@ struct MatrixTiles {
   // below(row, column) = f(row, column)
   template <class F>
   __device__ void set_below(int rows, int width, F f) const {
-    fill(below, rows, width, f);
+    bring(below, rows, width, f);
   }
 
   // values = operand * weight, or its transpose. Takes all barriers that it needs.
@@ -125,17 +125,29 @@ struct MatrixTiles {
     });
   }
 
+  // The same of global memory.
+  template <class F>
+  __device__ static void bring(Storage* tile, int rows, int width, F f) {
+    const auto from = [&](int r, int c) { return f(r < rows ? r : rows - 1, c < width ? c : width - 1); };
+    copy_elements<2, 2>(padded(rows), padded(width), from, [&](int r, int c, Storage x) {
+      tile[r * tile_stride<Storage> + c] = r < rows && c < width ? x : Storage{};
+    });
+  }
+
   __device__ void load_panel(const Layer<Storage>& layer) const {
     if (!layer.weight_in_packets) {
-      fill(panel, layer.out_features, layer.in_features, [&](int r, int c) { return layer.weight.at(r, c); });
+      bring(panel, layer.out_features, layer.in_features, [&](int r, int c) { return layer.weight.at(r, c); });
       return;
     }
     using Bytes16 = Packet<Storage, 16 / sizeof(Storage)>;
-    for_each_element(padded(layer.out_features), padded(layer.in_features) / Bytes16::width, [&](int r, int i) {
-      const int c = i * Bytes16::width;
-      const bool inside = r < layer.out_features && c < layer.in_features;
-      *reinterpret_cast<Bytes16*>(panel + r * tile_stride<Storage> + c) =
-          inside ? layer.weight.template packet<Bytes16::width>(r, c) : Bytes16{};
+    const int height = layer.out_features, packets = layer.in_features / Bytes16::width;
+    const auto from = [&](int r, int i) {
+      r = r < height ? r : height - 1;
+      return layer.weight.template packet<Bytes16::width>(r, (i < packets ? i : packets - 1) * Bytes16::width);
+    };
+    copy_elements<4, 1>(padded(height), padded(layer.in_features) / Bytes16::width, from, [&](int r, int i, Bytes16 x) {
+      *reinterpret_cast<Bytes16*>(panel + r * tile_stride<Storage> + i * Bytes16::width) =
+          r < height && i < packets ? x : Bytes16{};
     });
   }
 };

@@ -31,8 +31,9 @@ __global__ void __launch_bounds__(block_threads, 1)
     const int64_t rest = layers.rows - first;
     const int rows = rest < tile_rows<Storage> ? static_cast<int>(rest) : tile_rows<Storage>;
 
-    for_each_element(rows, layers.of[0].in_features,
-                     [&](int r, int c) { values[r * tile_stride<S> + c] = widen(input.at(first + r, c)); });
+    copy_elements<2, 2>(
+        rows, layers.of[0].in_features, [&](int r, int c) { return input.at(first + r, c); },
+        [&](int r, int c, Storage x) { values[r * tile_stride<S> + c] = widen(x); });
     for (int i = 0; i < layers.count; ++i) {
       const Layer<Storage>& layer = layers.of[i];
       const int width = layer.out_features;
@@ -132,9 +133,10 @@ __global__ void __launch_bounds__(block_threads, 1)
       const int64_t rest = layers.rows - tile.first;
       tile.rows = rest < tile_rows<Storage> ? static_cast<int>(rest) : tile_rows<Storage>;
       tile.first_sums = tile.first < step;
-      for_each_element(tile.rows, layers.of[layers.count - 1].out_features, [&](int r, int c) {
-        tiles.values[r * tile_stride<S> + c] = widen(grad_output.at(tile.first + r, c));
-      });
+      copy_elements<2, 2>(
+          tile.rows, layers.of[layers.count - 1].out_features,
+          [&](int r, int c) { return grad_output.at(tile.first + r, c); },
+          [&](int r, int c, Storage grad) { tiles.values[r * tile_stride<S> + c] = widen(grad); });
       for (int i = layers.count - 1; i >= lowest; --i) {
         const Layer<Storage>& layer = layers.of[i];
         through_activation(layer, tile.first, tile.rows, tiles.values);

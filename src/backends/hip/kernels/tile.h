@@ -29,6 +29,34 @@ __device__ void for_each_element(int rows, int columns, F f) {
   }
 }
 
+// to(row, column, from(row, column)) for the same elements, where `from` reads global memory: `down` x `across` of a
+// thread's numbers are asked for before any is used, as a thread waits where it uses one. Beyond the edges, `from` is
+// asked for the last row or column once more.
+template <int down, int across, class From, class To>
+__device__ void copy_elements(int rows, int columns, From from, To to) {
+  for (int row = threadIdx.y; row < rows; row += down * tile_threads) {
+    for (int column = threadIdx.x; column < columns; column += across * tile_threads) {
+      decltype(from(0, 0)) read[down][across];
+#pragma unroll
+      for (int i = 0; i < down; ++i) {
+#pragma unroll
+        for (int j = 0; j < across; ++j) {
+          const int r = row + i * tile_threads, c = column + j * tile_threads;
+          read[i][j] = from(r < rows ? r : rows - 1, c < columns ? c : columns - 1);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < down; ++i) {
+#pragma unroll
+        for (int j = 0; j < across; ++j) {
+          const int r = row + i * tile_threads, c = column + j * tile_threads;
+          if (r < rows && c < columns) to(r, c, read[i][j]);
+        }
+      }
+    }
+  }
+}
+
 // f(A()) with the struct A of the activation. All threads of a block take the same branch.
 template <class F>
 __device__ void with_activation(Activation id, F f) {
@@ -147,7 +175,7 @@ struct Tiles {
   // below(row, column) = f(row, column)
   template <class F>
   __device__ void set_below(int rows, int width, F f) const {
-    for_each_element(rows, width, [&](int r, int c) { below[r * tile_stride<S> + c] = widen(f(r, c)); });
+    copy_elements<2, 2>(rows, width, f, [&](int r, int c, Storage x) { below[r * tile_stride<S> + c] = widen(x); });
   }
 
   // values = operand * weight, or its transpose. Takes all barriers that it needs.
@@ -160,11 +188,13 @@ struct Tiles {
       const int rest = depth - begin;
       const int size = rest < panel_depth ? rest : panel_depth;
       const auto set = [&](int k, int c, Storage weight) { panel[k * tile_stride<S> + c] = widen(weight); };
-      if (transposed) {
+      if constexpr (transposed) {
         // Along the weight's rows, whose elements lie beside each other.
-        for_each_element(width, size, [&](int c, int k) { set(k, c, layer.weight.at(c, begin + k)); });
+        copy_elements<4, 1>(
+            width, size, [&](int c, int k) { return layer.weight.at(c, begin + k); },
+            [&](int c, int k, Storage weight) { set(k, c, weight); });
       } else {
-        for_each_element(size, width, [&](int k, int c) { set(k, c, layer.weight.at(begin + k, c)); });
+        copy_elements<1, 4>(size, width, [&](int k, int c) { return layer.weight.at(begin + k, c); }, set);
       }
       __syncthreads();
       products.template add</*transposed=*/false>(values + begin, panel, size, width);
