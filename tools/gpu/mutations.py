@@ -173,7 +173,6 @@ WRONG = {
         Mutation("no barrier before the values", "matrix_tiles.h", f"    {BARRIER}#pragma", "#pragma"),
         Mutation("no barrier after the values", "matrix_tiles.h", f"      }}\n    }}\n    {BARRIER}  }}", "}}}"),
         Mutation("nothing beyond the edges", "matrix_tiles.h", "padded(rows), padded(width), [", "rows, width, ["),
-        Mutation("nothing beyond the edges of memory", "matrix_tiles.h", "r < rows && c < width ? x : Storage{}", "x"),
         Mutation("a part of a wave", "matrix_tiles.h", "column >= width) break", "column > width - lane) break"),
         Mutation("rows of other lanes", "matrix.h", SUM_ROW, f"{SUM_ROW[:-1]} ^ 1;"),
         Mutation(
