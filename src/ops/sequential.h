@@ -164,7 +164,7 @@ struct SequentialSteps {
     std::vector<std::pair<bool, bool>> parameters;  // of each step: its weight's, its bias's
     at::ScalarType x_type, value_type;
 
-    int64_t parameter_count() const;  // how many gradients of parameters
+    FASTOPS_API int64_t parameter_count() const;  // how many gradients of parameters
   };
   RowGradients (*rows_backward)(std::span<const Step> rows, const Tensor& seed, const Tensor& x, const Tensor& grad,
                                 const Tensor& added, const Wanted& wanted);
