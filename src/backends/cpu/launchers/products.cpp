@@ -259,8 +259,9 @@ void GradientSums::multiply(const ParameterGradients& layer, const Sums& sums, c
     const auto pack_tiles = gemm_kernels(dz_type).pack_tiles;
     const bool in_place = takes_in_place(layer, dtype_);
     void* const tiles = in_place ? nullptr : tiles_[thread];
-    if (bias && step > 1) {
-      pack_tiles({dz.data, dz.stride * step}, rows / step, blocks.size(block), tiles, bias);
+    if (bias && step > 1) {  // the sums alone, where they come without tiles
+      void* const unused = gemm_kernels(dz_type).at_once == 1 ? nullptr : tiles;
+      pack_tiles({dz.data, dz.stride * step}, rows / step, blocks.size(block), unused, bias);
     }
     if (!in_place || (bias && step == 1)) {
       pack_tiles(dz, rows, blocks.size(block), tiles, step > 1 ? nullptr : bias);

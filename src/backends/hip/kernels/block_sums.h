@@ -1,6 +1,7 @@
 // Sums of which each block has its own, and a second kernel that adds these up.
 #pragma once
 
+#include "backends/hip/kernels.h"
 #include "backends/hip/kernels/device.h"
 
 namespace fastops::hip {
@@ -57,7 +58,7 @@ const char* launch_sum_over_blocks(Kernel kernel, const S* block_sums, int64_t b
                                    Arguments... arguments) {
   const unsigned wide = columns < 2048 ? 8 : 16;
   const dim3 block(wide, block_threads / wide);
-  return launch(kernel, dim3((columns + wide - 1) / wide), block, block_threads * sizeof(S), stream, block_sums, blocks,
+  return launch(kernel, dim3(divide_up(columns, wide)), block, block_threads * sizeof(S), stream, block_sums, blocks,
                 columns, arguments...);
 }
 
