@@ -41,10 +41,10 @@ fastops := $(stamps)/fastops$(if $(filter-out 0,$(WERROR)),-werror)
 sources := $(shell find CMakeLists.txt pyproject.toml cmake src tools python -type f -not -name '*.pyc')
 cxx_sources = $(shell find src examples tools -name '*.cpp' -o -name '*.h' -o -name '*.hpp' -o -name '*.hip')
 
-.PHONY: help build test fuzz strangers demo bench docs explorer explorer-check gpu gpu-check gpu-mutations sanitize format lint mypy public-types sdist wheel wheel-matrix metal-check metal-symbols windows-check aarch64-check macos-check backend-check release-check clean
+.PHONY: help build test fuzz strangers demo bench docs explorer explorer-check gpu gpu-check gpu-mutations sanitize format lint mypy public-types sdist wheel wheel-matrix metal-check metal-symbols windows-check aarch64-check aarch64-instructions macos-check backend-check release-check clean
 
 help: ## Show this list
-	@sed -n 's/^\([a-z-]*\):.*## /\1 /p' $(MAKEFILE_LIST) | while read -r name text; do printf '%-13s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):.*## /\1 /p' $(MAKEFILE_LIST) | while read -r name text; do printf '%-20s %s\n' "$$name" "$$text"; done
 
 build: $(fastops) ## Build fastops and install it, editable, into .venv
 
@@ -175,6 +175,9 @@ windows-check: $(torch) ## Compile the sources for Windows, as far as that goes 
 
 aarch64-check: $(stamps)/build ## Cross-compile the wheel for Linux on aarch64 and run tests of the ops in an emulator; on Debian (large downloads)
 	BUILD_OPTIONS="$(werror)" tools/aarch64/check.sh $(ARGS)
+
+aarch64-instructions: $(stamps)/build ## Count the instructions per element of fastops and PyTorch on Arm, after aarch64-check, in its emulator; a part: ARGS="--cpu neon"
+	$(bin)/python tools/aarch64/instructions.py $(ARGS)
 
 macos-check: $(stamps)/build ## Build the wheel for macOS with Zig and look at what it links with; needs llvm-19 (large downloads)
 	$(pip) ziglang==0.15.2 macholib==1.16.4

@@ -72,7 +72,17 @@ inline Floats exp2(Floats x) {
 }
 
 // exp(-|x|)
-inline Floats decay(Floats x) { return exp_bounded(clamp_min(negative_magnitude(x), Floats(-104.0f))); }
+inline Floats decay(Floats x) {
+#if defined(FASTOPS_NEON)
+  const Floats bounded = clamp_min(negative_magnitude(x), Floats(-104.0f));
+  // 2^n may not be a normal number; 2^(n + 24) is one, and exact, so that the last product rounds alone.
+  const Floats constant(rounding_constant + 24.0f);
+  const Floats sum = fmadd(bounded, Floats(1.442695041f), constant);
+  return exp_reduced(subtract_exponent(bounded, sum - constant)) * power_of_two(sum) * Floats(0x1p-24f);
+#else
+  return exp_bounded(clamp_min(negative_magnitude(x), Floats(-104.0f)));
+#endif
+}
 
 // 2^n (expm1(r) + 1 - 2^-n)
 inline Floats expm1(Floats x) {
