@@ -106,8 +106,9 @@ def packed_segment(layers: list[Any], start: int) -> Segment | None:
         return None
     both, unit, down = layers[start : start + 3]
     if isinstance(unit, PackedGate):
-        # An activation in place would write into the layer's result, which nobody sees.
-        activation = activation_of(unit.activation)
+        # In place, it writes into the layer's result, which nobody sees; into what chunk and split give, an error.
+        may_write = unit.halves.kind == "slices" or not _is_inplace(unit.activation)
+        activation = activation_of(unit.activation) if may_write else None
         gated = activation and (*activation, unit.gate_last)
     else:
         gated = gated_of(unit)
