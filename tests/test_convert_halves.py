@@ -175,3 +175,16 @@ def test_left(form: Any) -> None:
     report = fastops.nn.convert(form())
     assert not report.replaced
     assert [row.reason.startswith("its forward has `") for row in report.left] == [True]
+
+
+def test_a_chunk_is_not_written_to() -> None:
+    """PyTorch refuses to where gradients are wanted, converted or not; of slices it does not."""
+    chunked, sliced = Dropped().eval(), Sliced().eval()
+    chunked.act = sliced.act = nn.ReLU(inplace=True)
+    fastops.nn.convert(chunked)
+    x = torch.randn(3, chunked.both.in_features)
+    with pytest.raises(RuntimeError, match="is a view"):
+        chunked(x)
+    expected = sliced(x)
+    fastops.nn.convert(sliced)
+    torch.testing.assert_close(sliced(x), expected)
