@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from fastops.bench.models import sequential
-from fastops.bench.timing import measure
+from fastops.bench.timing import measure, warm_up
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
 from zoo import BertConfig, GPT2Config, LlamaConfig, bert, gpt2, llama, timm
@@ -139,9 +139,7 @@ def row(name: str, make: Make, batch_of: Callable[[], Tensor], seconds: float) -
         for each in models.values():
             each.train(kind is step)
         functions = {backend: kind(call, batch) for backend, call in calls.items()}
-        for function in functions.values():
-            for _ in range(3):
-                function()
+        warm_up(functions)
         timings = measure(functions, seconds=seconds, synchronize=lambda: None)
         time = timings.spread("fastops").median
         cells += [f"{time * 1e3:.3g} ms"]

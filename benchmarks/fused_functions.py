@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import fastops
-from fastops.bench.timing import measure
+from fastops.bench.timing import measure, warm_up
 
 Function = Callable[[Tensor], Tensor]
 EXPONENTS = (8, 12, 16, 20)
@@ -57,9 +57,7 @@ def main() -> None:
             torch._dynamo.reset()  # each compiles for this alone
             functions = {"eager": formula, "torch.compile": torch.compile(formula), "fuse": fastops.fuse(formula)}
             works = {name: kind(function, exponent) for name, function in functions.items()}
-            for work in works.values():
-                for _ in range(3):
-                    work()
+            warm_up(works)
             timings = measure(works, seconds=args.seconds, synchronize=lambda: None)
             cells += [f"{timings.ratio(other, 'fuse').median:.2f}" for other in ("eager", "torch.compile")]
         print(f"| {' | '.join(cells)} |", flush=True)

@@ -1,4 +1,4 @@
-"""What allocators do to the time of a large result: the tables in ``docs/performance.md``.
+"""What allocators do to the time of a large result: the table in ``docs/performance.md``.
 
 ``python benchmarks/memory_settings.py`` times ReLU and tanh-GELU of 2^24 float32 (64 MiB), PyTorch's and fastops', with
 different settings of the memory that they get, each in a process of its own: for a call without gradients, and for one
@@ -16,8 +16,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-import fastops  # noqa: F401  (its ops)
-from fastops.bench.timing import measure
+import fastops
+from fastops.bench.models import pytorch_activation
+from fastops.bench.timing import measure, warm_up
 
 NOTHING_KEPT = {"FASTOPS_CPU_KEPT_MIB": "0"}
 HUGE_PAGES_OF_MALLOC = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
@@ -33,13 +34,7 @@ SETTINGS: list[dict[str, str]] = [
     NOTHING_KEPT | ALL_KEPT_BY_MALLOC,
     {"FASTOPS_CPU_KEPT_MIB": "256"},
 ]
-FUNCTIONS: dict[str, dict[str, Callable[[Tensor], Tensor]]] = {
-    "relu": {"eager": torch.relu, "fastops": torch.ops.fastops.relu},
-    "gelu_tanh": {
-        "eager": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
-        "fastops": torch.ops.fastops.gelu_tanh,
-    },
-}
+ACTIVATIONS = ("relu", "gelu_tanh")
 
 
 def cells(exponent: int, seconds: float) -> list[str]:
@@ -47,7 +42,8 @@ def cells(exponent: int, seconds: float) -> list[str]:
     result = []
     x = torch.randn(2**exponent)
     gradient = torch.randn(2**exponent)
-    for functions in FUNCTIONS.values():
+    for activation in ACTIVATIONS:
+        functions = {"eager": pytorch_activation(activation), "fastops": getattr(fastops.functional, activation)}
         for with_gradients in (False, True):
             x.requires_grad_(with_gradients)
 
@@ -55,9 +51,7 @@ def cells(exponent: int, seconds: float) -> list[str]:
                 return lambda: torch.autograd.grad(function(x), x, gradient) if backward else function(x)
 
             works = {name: work(function) for name, function in functions.items()}
-            for each in works.values():
-                for _ in range(3):
-                    each()
+            warm_up(works)
             timings = measure(works, seconds=seconds, synchronize=lambda: None)
             eager, own = (timings.spread(name).median * 1e3 for name in ("eager", "fastops"))
             result += [f"{eager:.1f}", f"{own:.1f}", f"{timings.ratio('eager', 'fastops').median:.1f}"]
@@ -78,7 +72,7 @@ def main() -> None:
         return
     columns = [
         f"{name}{', ' * bool(mode)}{mode}: {each}"
-        for name in FUNCTIONS
+        for name in ACTIVATIONS
         for mode in ("", "training")
         for each in ("PyTorch", "fastops", "ratio")
     ]

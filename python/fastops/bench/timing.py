@@ -69,6 +69,13 @@ def measure(functions: Mapping[str, Work], *, seconds: float, synchronize: Calla
     return Timings(samples, calls)
 
 
+def warm_up(functions: Mapping[str, Work]) -> None:
+    """Calls each a few times, as :func:`measure` wants: what compiles has compiled then."""
+    for work in functions.values():
+        for _ in range(3):
+            work()
+
+
 def _calibrate(work: Work, synchronize: Callable[[], None]) -> int:
     """How many calls last as long as a sample should."""
     calls = 1
