@@ -177,6 +177,21 @@ def test_choice_of_one_kernel(sizes, rows, dtype, index, forward, backward, runt
         assert launched[1].block[1] >= 16
 
 
+def test_last_step_of_a_product(runtime):
+    """PyTorch's op for it is tried once for each device, and left where it does not do what the kernel does.
+
+    Here that does nothing: its results differ from ReLU's.
+    """
+    for index in (0, 1):
+        device = f"hostmem:{index}"
+        x, weight, bias = (torch.randn(size, dtype=torch.float64).to(device) for size in ((9, 130), (140, 130), (140,)))
+        for kernels in (["transform", "transform"], ["transform"]):
+            ops.linear_act(x, weight, bias, "relu")
+            launched = launches(runtime)
+            assert [launch.kernel for launch in launched] == kernels
+            assert {launch.device for launch in launched} == {index}
+
+
 @every_call
 def test_stream(call, kernels, runtime):
     """Kernels are put on the current stream of the tensors' device, whichever device is the current one."""

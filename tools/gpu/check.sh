@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks the GPU kernels on a machine without a GPU:
 #   1. compiles them for AMD's GPUs, and for NVIDIA's where there is nvcc, and looks at the machine code;
-#   2. loads the libraries that the wheel has, of one activation for a few GPUs, on stand-ins for runtime and driver, and
+#   2. loads the libraries that the wheel has, of two activations for a few GPUs, on stand-ins for runtime and driver, and
 #      runs the code that launches kernels on a runtime that writes launches down and runs nothing;
 #   3. runs the tests of the ops on the kernels in the emulator (docs/gpu.md);
 #   4. runs those of the kernels once more, of few activations, with sanitizers, with the threads in either order, and
@@ -79,12 +79,13 @@ rows=(tests/test_sequential.py)
 # Left out: what does not come to the kernels (packaging, benchmarks, conversion, the composite path, tools for PyTorch's
 # graphs), several processes, and tensors that are too large for the emulator.
 callers=(tests/test_{autograd,autograd_in_place,dropout,errors,errors_writing,functorch,mixed_precision,nn,nn_layers}.py)
+callers+=(tests/test_gpu_epilogue.py)
 step "tests in the emulator"
 if [[ $quick ]]; then
   without="threads or blocks or 20000-67 or every_mask or sixteen_bit_value and not gelu or small_networks and float16"
   without+=" or many_rows and (float64 or bfloat16) or every_lane and not (softplus or selu or mish)"
   FASTOPS_EMULATOR_ORDER=reverse tests "${kernels[@]}" "${rows[@]}" -k "not ($without)"
-  callers=(tests/test_{autograd,autograd_in_place,functorch,mixed_precision,nn_layers}.py)
+  callers=(tests/test_{autograd,autograd_in_place,functorch,gpu_epilogue,mixed_precision,nn_layers}.py)
   PYTEST_PLUGINS=few_activations tests "${callers[@]}" -k "not compile"
 else
   callers+=(tests/test_{autograd_tools,compile,from_sequential,introspection,nn_modes,opcheck,opinfo}.py)

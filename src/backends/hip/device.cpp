@@ -6,6 +6,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/mm.h>
 
+#include "backends/hip/epilogue.h"
 #include "backends/hip/launch.h"
 #include "backends/hip/rows.h"
 #include "backends/hip/small_mlp.h"
@@ -90,16 +91,24 @@ struct Device {
 
   static Tensor product(const Tensor& a, const Tensor& b) { return at::mm(a, b); }
 
-  // at::_addmm_activation would let cuBLASLt and hipBLASLt apply ReLU and the tanh-GELU in the product's last step, but
-  // it is not known to keep a NaN, as PyTorch's functions do.
   static Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
     return bias.defined() ? at::addmm(bias, x, weight.t()) : at::mm(x, weight.t());
+  }
+
+  static Tensor layer_in_steps(const Tensor& x, const Tensor& weight, const Tensor& bias, const ActivationSpec& f) {
+    const Tensor z = linear(x, weight, bias);
+    activate<Device>(f, z, z);
+    return z;
   }
 
   // Where z is kept, the product adds the bias: bias_act would take a pass more.
   static std::optional<LayerSteps::Forward> try_layer(const Tensor& x, const Tensor& weight, const Tensor& bias,
                                                       const ActivationSpec& f, bool keeps_z) {
-    if (!keeps_z || f.id == Activation::identity) return std::nullopt;
+    if (f.id == Activation::identity) return std::nullopt;
+    if (!keeps_z) {
+      const auto y = try_epilogue(x, weight, bias, f, layer_in_steps);
+      return y ? std::optional(LayerSteps::Forward{{}, *y}) : std::nullopt;
+    }
     const Tensor z = linear(x, weight, bias);
     const Tensor y = empty_like(z);
     activate<Device>(f, z, y);

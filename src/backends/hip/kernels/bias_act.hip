@@ -15,10 +15,10 @@ struct Forward {
 };
 
 // One block takes `block_rows` rows of a strip of columns, a thread `width` columns. With `block_sums` the sums are
-// written there, else to `bias_grad`, if to anything. Two blocks on a multiprocessor are enough: for more, nvcc would
-// spill registers.
+// written there, else to `bias_grad`, if to anything. The more blocks a multiprocessor has room for, the more bytes are
+// on their way: nvcc gives GELU's fewer registers for a third one. Of float64 that would spill some.
 template <int width, class Storage, class Gradient>
-__global__ void __launch_bounds__(block_threads, 2)
+__global__ void __launch_bounds__(block_threads, sizeof(Storage) == 8 ? 2 : 3)
     backward(Gradient gradient, Pieces<Storage> grad, Pieces<Storage> saved, Pieces<Storage> bias, Operand<Storage> dx,
              Compute<Storage>* block_sums, Storage* bias_grad, int64_t rows, int64_t columns, int64_t block_rows) {
   using N = NumberOf<Storage>;
