@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,19 @@ def test_profiler_shows_phases(make: Any, device: Any) -> None:
     assert {f"fastops::{op}_forward", f"fastops::{op}_backward", node} <= names
     products = {"fastops::pack", "fastops::layers", "fastops::parameter_gradients"}
     assert products <= names or names & {"aten::mm", "aten::addmm"}
+
+
+def test_profiler_shows_networks(device: Any) -> None:
+    """Those of an ensemble in one entry each way, whatever their number."""
+    module = fastops.nn.EnsembleMLP(7, 5, 15, 1, device=device)
+    x = torch.randn(7, 9, 5, device=device)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        module(x).sum().backward()
+    counts = Counter(event.name for event in profile.events())
+    assert counts["fastops::mlp_forward"] == 1
+    if not {"aten::bmm", "aten::baddbmm"} & counts.keys():
+        assert counts["fastops::networks"] == 2
+        assert "fastops::layers" not in counts
 
 
 # ---- the graph ----

@@ -16,20 +16,26 @@
 
 namespace fastops::cpu {
 
-// PyTorch's threads, the memory that is kept, PyTorch's profiler.
+// PyTorch's threads, the memory that is kept, PyTorch's profiler. Several calls one after another take the same memory,
+// if it is cleared between them.
 class TorchCaller final : public Caller {
  public:
+  explicit TorchCaller(bool in_profile = true) : in_profile_(in_profile) {}
+
+  void clear() { workspace_.clear(); }
   int64_t threads() override { return at::in_parallel_region() ? 1 : at::get_num_threads(); }
   void parallel_for(int64_t n, int64_t grain, Part part, const void* context) override {
     at::parallel_for(0, n, grain, [=](int64_t begin, int64_t end) { part(context, begin, end); });
   }
   void* take(int64_t bytes) override { return workspace_.take(bytes); }
   void profile(const char* name, Work work, const void* context) override {
+    if (!in_profile_) return work(context);
     RECORD_FUNCTION(name, c10::ArrayRef<const c10::IValue>());
     work(context);
   }
 
  private:
+  bool in_profile_;
   Workspace workspace_;
 };
 

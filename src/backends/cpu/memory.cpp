@@ -92,13 +92,24 @@ void* Workspace::take(int64_t bytes) {
     } else {
       blocks_.push_back(block);
     }
-    block->use_only(0);
-    rest_ = static_cast<char*>(block->data());
-    rest_bytes_ = least_bytes;
+    cut_from(*block);
   }
   unpoison(rest_, bytes);
   rest_bytes_ -= size;
   return std::exchange(rest_, rest_ + size);
+}
+
+void Workspace::clear() {
+  for (MemoryBlock* const block : blocks_) Room::instance().give(block);
+  blocks_.clear();
+  rest_bytes_ = 0;
+  if (lent_) cut_from(*lent_);
+}
+
+void Workspace::cut_from(MemoryBlock& block) {
+  block.use_only(0);
+  rest_ = static_cast<char*>(block.data());
+  rest_bytes_ = least_bytes;
 }
 
 MemoryStats memory_stats() { return Room::instance().stats(); }

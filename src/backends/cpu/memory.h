@@ -27,8 +27,9 @@ class Workspace {
   Workspace(const Workspace&) = delete;
   Workspace& operator=(const Workspace&) = delete;
 
-  // `bytes` bytes, aligned to 64, not initialized. Valid until the Workspace goes.
+  // `bytes` bytes, aligned to 64, not initialized. Valid until the Workspace goes or is cleared.
   void* take(int64_t bytes);
+  void clear();
 
  private:
   Desk* desk_ = nullptr;  // the desk that lent a block, which goes back there
@@ -36,6 +37,8 @@ class Workspace {
   c10::SmallVector<MemoryBlock*, 8> blocks_;
   char* rest_ = nullptr;  // of the block that small pieces are cut from
   size_t rest_bytes_ = 0;
+
+  void cut_from(MemoryBlock& block);
 };
 
 // In bytes, and in numbers of blocks since the process began.

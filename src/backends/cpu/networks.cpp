@@ -138,14 +138,16 @@ class Networks {
   void for_each(const F& f) const {
     const auto run = [&](int64_t begin, int64_t end) {
       c10::SmallVector<Layer, 4> layers;
+      TorchCaller caller(/*in_profile=*/count_ == 1);
       for (int64_t network = begin; network < end; ++network) {
         layers.clear();
         for (const StackedLayer& layer : layers_) layers.push_back(layer.of(network));
-        TorchCaller caller;
         f(caller, MlpCall{dtype_, rows_, layers}, network);
+        caller.clear();
       }
     };
     if (count_ == 1) return run(0, 1);
+    RECORD_FUNCTION("fastops::networks", c10::ArrayRef<const c10::IValue>());
     constexpr int64_t call_operations = 10'000;  // a call takes as long as so many
     constexpr int64_t least_operations = 200'000;
     const int64_t operations = operations_ + call_operations;

@@ -170,17 +170,19 @@ void pack_transposed(const PackArguments& to, int64_t first_panel, int64_t last_
             continue;
           }
         }
+        if (steps < width) {
+          for (int64_t s = 0; s < steps; ++s) typename Vec<S>::Base(S(0)).store(target + s * panel_size);
+          for (int64_t r = 0; r < rows; ++r) {
+            convert_row<S, Storage>(row<Storage>(matrix, first + r) + k, steps, square, width);
+            for (int64_t s = 0; s < steps; ++s) target[s * panel_size + r] = square[s];
+          }
+          continue;
+        }
         for (int64_t r = 0; r < rows; ++r) {
           convert_row<S, Storage>(row<Storage>(matrix, first + r) + k, steps, square + r * width, width);
         }
         for (int64_t r = rows; r < width; ++r) std::fill(square + r * width, square + (r + 1) * width, S(0));
-        if (steps == width) {
-          transpose_square<S>(square, width, target, panel_size);
-        } else {
-          for (int64_t s = 0; s < steps; ++s) {
-            for (int64_t r = 0; r < width; ++r) target[s * panel_size + r] = square[r * width + s];
-          }
-        }
+        transpose_square<S>(square, width, target, panel_size);
       }
     }
   }

@@ -24,6 +24,12 @@ struct Units {
 // f(thread, task, first, last): deals out the units of all tasks, in order, such that each thread has the same cost.
 template <class UnitsOf, class F>
 void share_units(Caller& caller, int64_t threads, size_t tasks, const UnitsOf& units_of, const F& f) {
+  if (threads == 1) {
+    for (size_t i = 0; i < tasks; ++i) {
+      if (const int64_t count = units_of(i).count) f(0, i, 0, count);
+    }
+    return;
+  }
   int64_t total = 0;
   for (size_t i = 0; i < tasks; ++i) {
     const Units task = units_of(i);
