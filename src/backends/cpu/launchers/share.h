@@ -12,7 +12,7 @@
 namespace fastops::cpu {
 
 // Elements per thread below which sharing costs more than it saves.
-inline constexpr int64_t grain_size = 32768;
+inline constexpr int64_t grain_size = 24576;
 
 // f(begin, end) over 0..n.
 template <class F>
