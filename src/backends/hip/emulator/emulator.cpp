@@ -16,19 +16,20 @@
 
 namespace fastops::hip::emulator {
 
-thread_local dim3 thread_index, block_index, block_size, grid_size;
+constinit thread_local dim3 thread_index, block_index, block_size, grid_size;
 
 namespace {
 
 constexpr size_t stack_size = 64 * 1024;
 
 // A place to go on at. The compiler's own setjmp and longjmp switch stacks in a few instructions, without the system
-// calls of swapcontext, which only a stack's first function takes.
+// calls of swapcontext, which only a stack's first function takes. The address sanitizer would take a jump for one out
+// of all functions of the stack, and with system calls forget what it knows of them; but they go on later.
 struct Place {
   void* buffer[5];
 };
-[[gnu::noinline, noreturn]] void jump(Place& to) { __builtin_longjmp(to.buffer, 1); }
-[[gnu::noinline]] void leave(Place& from, Place& to) {
+[[gnu::noinline, gnu::no_sanitize_address, noreturn]] void jump(Place& to) { __builtin_longjmp(to.buffer, 1); }
+[[gnu::noinline, gnu::no_sanitize_address]] void leave(Place& from, Place& to) {
   if (__builtin_setjmp(from.buffer) == 0) jump(to);
 }
 
@@ -60,7 +61,7 @@ struct Block {
   Place scheduler;
   std::unique_ptr<char[]> shared;
 };
-thread_local Block block;
+constinit thread_local Block block{};
 
 const bool reverse = [] {
   const char* order = std::getenv("FASTOPS_EMULATOR_ORDER");

@@ -24,13 +24,13 @@
 
 struct dim3 {
   unsigned x, y, z;
-  dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+  constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
 };
 
 namespace fastops::hip::emulator {
 
 // Of the thread that runs now.
-extern thread_local dim3 thread_index, block_index, block_size, grid_size;
+extern constinit thread_local dim3 thread_index, block_index, block_size, grid_size;
 
 void barrier();
 void* shared_memory();
