@@ -34,6 +34,85 @@ class ScaledDotProduct(nn.Module):
         return self.out(F.scaled_dot_product_attention(*self.qkv(x).chunk(3, -1)))
 
 
+class TwoLayers(nn.Module):
+    """Two linear layers, for forwards that are not read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(6, 9), nn.Linear(9, 6)
+
+
+class ByName(TwoLayers):
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in [getattr(self, name) for name in ("up", "down")]:
+            x = layer(x)
+        return x
+
+
+class Unnamed(TwoLayers):
+    forward = lambda self, x: self.down(self.up(x).cos() * x.sum())  # noqa: E731
+
+
+class Chosen(nn.Module):
+    """Layers in a dictionary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleDict({"up": nn.Linear(6, 9), "down": nn.Linear(9, 6)})
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers["down"](self.layers["up"](x).sinh())
+
+
+class Operator(nn.Module):
+    """Matrices that are no layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Parameter(torch.zeros(6, 9)), nn.Parameter(torch.zeros(9, 6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(x @ self.up) @ self.down
+
+
+class Listed(nn.Module):
+    """The same in a list, and PyTorch's function for products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList(torch.zeros(6, 6) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for weight in self.weights:
+            x = torch.einsum("...i,ij->...j", x, weight)
+        return x
+
+
+class Embeds(nn.Module):
+    """One product, and a matrix that is only added."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.positions, self.head = nn.Parameter(torch.zeros(3, 6)), nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x + self.positions[: len(x)])
+
+
+class Adapted(nn.Module):
+    """A linear layer of two products, as its name says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(6, 2), nn.Linear(2, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(self.up(x)) * x.mean()
+
+
+Adapted.__name__ = "LowRankLinear"
+
+
 class Selects(nn.Module):
     """A softmax and a single product: no attention."""
 
@@ -56,7 +135,14 @@ ATTENTION = "its products are those of attention, which is no feed-forward block
         (lambda: nn.MultiheadAttention(6, 2), ATTENTION),
         (lambda: nn.MultiheadAttention(6, 2, kdim=3, vdim=3), ATTENTION),
         (lambda: nn.Sequential(nn.Linear(6, 6), nn.Dropout(), nn.Linear(6, 6)), "no activation between them"),
+        (ByName, "its forward has `[getattr(self, name) for name in ('up', 'down')]`"),
+        (Unnamed, "its forward is not a plain method"),
+        (Chosen, "its forward depends on self.layers, which is no list of modules"),
+        (Operator, "its forward has `torch.tanh(x @ self.up) @ self.down`"),
+        (Listed, "its forward depends on self.weights, which is no list of modules"),
         (Selects, None),
+        (Embeds, None),
+        (Adapted, None),
     ],
 )
 def test_products_that_are_left(make: Callable[[], nn.Module], reason: str | None) -> None:

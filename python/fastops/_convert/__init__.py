@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import dis
+import functools
 import inspect
 import re
+import types
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -160,7 +163,9 @@ def _plan(module: nn.Module) -> tuple[list[str], Formula | Segments | None]:
     nothing: tuple[list[str], Formula | None] = [], None
     if _is_compiled(module):
         raise Unreadable("it is compiled already; convert the model before it is compiled, scripted or traced")
-    if _is_ours(module) or not (any(map(_looks_linear, _inner(module))) or _multiplies(module)):
+    if _is_ours(module) or _has_no_forward(module):
+        return nothing
+    if not (any(map(_looks_linear, _inner(module))) or _multiplies(module)):
         return nothing
     if implementation := _experts_implementation(module):
         raise Unreadable(
@@ -178,9 +183,11 @@ def _plan(module: nn.Module) -> tuple[list[str], Formula | Segments | None]:
         has_activation = any(_is_activation(value) for value in [*own, *module.__dict__.values()])
         if has_products and (has_activation or _calls_activation(module)):
             raise
+        if _looks_linear(module) or _products(module, own) < 2:
+            return nothing
         if _attends(module, own):
             raise Unreadable("its products are those of attention, which is no feed-forward block") from None
-        return nothing
+        raise
     steps, layers = _effective(module, formula)
     found = list(_fused_ops(steps, layers))
     if all(map(_is_in_one_sequential, found)):  # which is converted by itself
@@ -190,6 +197,10 @@ def _plan(module: nn.Module) -> tuple[list[str], Formula | Segments | None]:
             raise Unreadable("its linear layers have no activation between them")
         return nothing
     return [f"{op}({', '.join(name for step in computed for name in _names(step))})" for op, computed in found], formula
+
+
+def _has_no_forward(module: nn.Module) -> bool:
+    return type(module).forward is nn.Module.forward and "forward" not in module.__dict__
 
 
 def _is_in_one_sequential(op: tuple[str, list[Step | Inner]]) -> bool:
@@ -202,14 +213,15 @@ def _computed_by(module: nn.Module, formula: Formula | Segments | None) -> list[
 
 
 def _of_list(module: Any) -> list[nn.Module]:
-    return list(module) if type(module) is nn.ModuleList else []
+    """The modules in one that has no forward."""
+    return list(module._modules.values()) if type(module) in (nn.ModuleList, nn.ModuleDict) else []
 
 
 def _inner(module: nn.Module) -> Iterator[Any]:
     """The modules in a module, in lists of it, which have no forward, and in each Sequential of it."""
     for child in module._modules.values():
         yield child
-        if child is not None and (type(child) is nn.ModuleList or is_plain_sequential(child)):
+        if child is not None and (_of_list(child) or is_plain_sequential(child)):
             yield from _inner(child)
 
 
@@ -298,28 +310,41 @@ def _is_activation(value: Any) -> bool:
 
 
 _PRODUCTS = {"linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "einsum", "grouped_mm", "_grouped_mm"}
+_ATTENTION = {"scaled_dot_product_attention", "multi_head_attention_forward"}
 
 
 def _multiplies(module: nn.Module) -> bool:
-    """Whether a module has matrices of its own, and a forward that calls products by name."""
-    return _matrices(module) > 0 and not _PRODUCTS.isdisjoint(_names_in_methods(module))
+    """Whether a module has matrices of its own, and methods that multiply by ``@`` or call products by name."""
+    return _matrices(module) > 0 and (
+        not (_PRODUCTS | _ATTENTION).isdisjoint(_names_in_methods(module)) or any(map(_has_matmul, _codes(module)))
+    )
+
+
+@functools.cache
+def _has_matmul(code: types.CodeType) -> bool:
+    return any("@" in line.argrepr or line.opname.endswith("MATRIX_MULTIPLY") for line in dis.get_instructions(code))
 
 
 def _matrices(module: nn.Module) -> int:
-    """How many matrices a module has itself, or what may be one."""
+    """How many matrices a module has itself or in lists, or what may be one."""
+    lists = [child for child in module._modules.values() if isinstance(child, (nn.ParameterList, nn.ParameterDict))]
     # To ask a tensor of another class would run code of that class.
-    tensors = [tensor for tensor in module._parameters.values() if tensor is not None]
+    tensors = [tensor for owner in (module, *lists) for tensor in owner._parameters.values() if tensor is not None]
     return sum(not is_plain_tensor(tensor) or tensor.dim() > 1 for tensor in tensors)
 
 
+def _products(module: nn.Module, own: list[Any]) -> int:
+    """For how many products it has matrices, or layers of its own."""
+    return sum(map(_looks_linear, own)) + (_matrices(module) if _multiplies(module) else 0)
+
+
 def _attends(module: nn.Module, own: list[Any]) -> bool:
-    """Whether it has matrices for two or more products, and seems to be attention."""
-    products = sum(map(_looks_linear, own))
+    """Whether it seems to be attention."""
     names = _names_in_methods(module)
-    return products + _matrices(module) > 1 and (
+    return (
         bool(re.search("attention|attn", type(module).__name__, re.IGNORECASE))
-        or not names.isdisjoint(("scaled_dot_product_attention", "multi_head_attention_forward"))
-        or ("softmax" in names and products > 2)
+        or not names.isdisjoint(_ATTENTION)
+        or ("softmax" in names and sum(map(_looks_linear, own)) > 2)
     )
 
 
@@ -340,7 +365,11 @@ def _calls_activation(module: nn.Module) -> bool:
 
 def _names_in_methods(module: nn.Module) -> set[str]:
     """The names in its forward, in the methods that are named there, and in what these wrap."""
-    return {name for _, method in methods_of(module) for inner in unwrapped(method) for name in inner.__code__.co_names}
+    return {name for code in _codes(module) for name in code.co_names}
+
+
+def _codes(module: nn.Module) -> list[types.CodeType]:
+    return [inner.__code__ for _, method in methods_of(module) for inner in unwrapped(method)]
 
 
 def _table(title: str, rows: list[tuple[str, str, str]]) -> list[str]:
