@@ -142,16 +142,18 @@ def test_launches(call, kernels, runtime):
 # Networks: features of the layers, rows, dtype, device; whether they are one kernel, forward and backward. Device 0
 # seems to have 132 multiprocessors, device 1 has 16.
 SMALL = [
-    ((128, 128, 128, 128), 1365, torch.float32, 0, False, False),
-    ((128, 128, 128, 128), 1, torch.float32, 0, False, False),
+    ((128, 128, 128, 128), 132 * 32, torch.float32, 0, True, False),
+    ((128, 128, 128, 128), 132 * 32 + 1, torch.float32, 0, False, False),
+    ((128, 128, 128, 128), 1, torch.float32, 0, True, True),
     ((64, 64, 64, 64), 1365, torch.float32, 0, True, True),
-    ((32, 32, 32, 1), 132 * 64, torch.float32, 0, True, True),
-    ((32, 32, 32, 1), 132 * 64 + 1, torch.float32, 0, True, False),
-    ((32, 32, 32, 1), 16 * 64, torch.float32, 1, True, True),
-    ((32, 32, 32, 1), 16 * 64 + 1, torch.float32, 1, True, False),
+    ((32, 32, 32, 1), 132 * 96, torch.float32, 0, True, True),
+    ((32, 32, 32, 1), 132 * 96 + 1, torch.float32, 0, True, False),
+    ((32, 32, 32, 1), 16 * 96, torch.float32, 1, True, True),
+    ((32, 32, 32, 1), 16 * 96 + 1, torch.float32, 1, True, False),
     ((128, 128, 128, 128), 1365, torch.bfloat16, 0, True, True),
-    ((128, 128, 128, 128), 1365, torch.float16, 1, False, False),
-    ((128, 128, 128, 128), 1365, torch.float64, 0, False, False),
+    ((128, 128, 128, 128), 1365, torch.float16, 1, True, False),
+    ((128, 128, 128, 128), 132 * 16, torch.float64, 0, True, False),
+    ((128, 128, 128, 128), 132 * 16 + 1, torch.float64, 0, False, False),
     ((16, 16, 16), 1365, torch.float64, 0, True, True),
     ((128, 128, 129), 5, torch.bfloat16, 0, False, False),
 ]

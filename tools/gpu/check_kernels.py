@@ -2,9 +2,10 @@
 
 No kernel may spill registers to memory, hold a call or a compare-and-swap loop, or access memory through generic
 addresses; the kernels that work in packets must read and write 16 bytes of every operand at once, and the products of
-small networks of 16-bit types must be those of matrix cores. A multiprocessor must have room for as many blocks as the
-budget says (occupancy.py). A table of registers and blocks is written for each GPU. AMD's GPUs take clang, NVIDIA's
-(sm_*) nvcc; where there is no nvcc, the table and the last line say so:
+small networks of 16-bit types must be those of matrix cores, and the next part of a weight must be on its way while one
+is multiplied with. A multiprocessor must have room for as many blocks as the budget says (occupancy.py). A table of
+registers and blocks is written for each GPU. AMD's GPUs take clang, NVIDIA's (sm_*) nvcc; where there is no nvcc, the
+table and the last line say so:
 
     python tools/gpu/check_kernels.py gfx90a sm_90 --few gfx1100 --out build/gpu-check
 """
@@ -39,6 +40,12 @@ IN_PACKETS = re.compile(r"::transform<(?P<transformed>[^,]+), \d, (?P<outputs>\d
 
 # Kernels with products of 16-bit types.
 WITH_PRODUCTS = re.compile(r"::(forward|backward)<fastops::hip::b?float16>\(")
+
+# Kernels of small_mlp.hip that ask for the next part of a weight before they multiply with one, and for how many loads
+# at least. Not backward of 16-bit types, in which clang waits, where the ways of weights in packets and of others meet.
+ASKS_AHEAD = re.compile(r"::(forward<(float|double|fastops::hip::b?float16)>|backward<(float|double)>)\(")
+LEAST_AHEAD = 4
+REGISTER = re.compile(r"%\w+")  # of PTX
 
 
 @dataclasses.dataclass
@@ -81,6 +88,27 @@ class Kernel:
         """How many the budget has."""
         return self.budget.blocks.get(self.gpu) if self.budget else None
 
+    def most_ahead(self) -> int:
+        """How many loads are under way at a product, at most: asked for, and neither waited for nor used.
+
+        In the order of the listing, which has what begins a loop before its end.
+        """
+        patterns = _PATTERNS["gfx" if self.gpu.startswith("gfx") else "sm"]
+        product = patterns["product" if WITH_PRODUCTS.search(self.name) else "multiply-add"]
+        under_way: list[set[str]] = []  # the registers of each load
+        most = 0
+        for instruction in self.instructions:
+            if re.match(product, instruction):
+                most = max(most, len(under_way))
+            if re.match(patterns["load"], instruction):
+                under_way.append(set(REGISTER.findall(instruction.split("[")[0])))
+            elif match := re.match(patterns["wait"], instruction):
+                under_way = under_way[max(0, len(under_way) - patterns["left"](match)) :]
+            else:
+                used = set(REGISTER.findall(instruction))
+                under_way = [registers for registers in under_way if not registers & used]
+        return most
+
     def faults(self) -> list[str]:
         """What is wrong with it."""
         patterns = _PATTERNS["gfx" if self.gpu.startswith("gfx") else "sm"]
@@ -97,6 +125,8 @@ class Kernel:
                 faults.append(f"{packets} stores of 16 bytes for {outputs} operands")
         if WITH_PRODUCTS.search(self.name) and not self.count(patterns["product"]):
             faults.append("no product of matrix cores")
+        if self.source == "small_mlp" and ASKS_AHEAD.search(self.name) and (ahead := self.most_ahead()) < LEAST_AHEAD:
+            faults.append(f"{ahead} loads under way while a product is computed")
         blocks, least = self.blocks, self.least_blocks
         if blocks is not None and least is None:
             faults.append(f"no budget: --write-budget writes it into {occupancy.BUDGET.relative_to(ROOT)}")
@@ -130,6 +160,10 @@ _PATTERNS: dict[str, Any] = {
         "load of 16 bytes": r"global_load_(dwordx4|b128)",
         "store of 16 bytes": r"global_store_(dwordx4|b128)",
         "product": r"v_(mfma|wmma)_f32_16x16x",
+        "multiply-add": r"v_(pk_|dual_)?fmac?_f",
+        # For all but the last so many loads. gfx12's for shared memory, too, has that number eight bits higher.
+        "wait": r"s_waitcnt .*vmcnt\((\d+)\)|s_wait_loadcnt (\w+)|s_wait_loadcnt_dscnt (\w+)",
+        "left": lambda match: int(match[1] or match[2] or "0", 0) if not match[3] else int(match[3], 0) >> 8,
     },
     # Of PTX, in which registers are yet without number: that none is spilled is ptxas' word.
     "sm": {
@@ -143,6 +177,8 @@ _PATTERNS: dict[str, Any] = {
         "load of 16 bytes": r".*\bld\.global\S*\.(v4\.\w32|v2\.\w64)",
         "store of 16 bytes": r".*\bst\.global\S*\.(v4\.\w32|v2\.\w64)",
         "product": r".*\bmma\.sync\.aligned\.m16n8k16",
+        "multiply-add": r".*\bfma\.rn\.f",
+        "wait": r"(?!)",  # PTX has none
     },
 }
 

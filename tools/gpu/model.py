@@ -38,6 +38,7 @@ LAUNCH = 2.0e-6  # for each further kernel of an op
 NODE = 5.0e-6  # besides, for an op that autograd records and runs backward
 GAP = 1.0e-6  # between two kernels of a stream
 LATENCY = 0.8e-6  # of a load from memory; a block loads and stores
+BARRIERS = 0.1e-6  # two of a block
 OF_BANDWIDTH, OF_ISSUE = 0.85, 0.7
 TILES = {128: 0.75, 64: 0.5, 32: 0.25}  # sides of a product's tiles, and what of the peak they reach
 INSTRUCTIONS = 30.0  # of an element, where nobody has counted
@@ -128,20 +129,23 @@ def product(gpu: Gpu, rows: int, columns: int, depth: int, itemsize: int) -> Ker
 
 
 def small_network(gpu: Gpu, sizes: list[int], rows: int, itemsize: int, backward: bool) -> list[Kernel]:
-    """A network in one kernel (small_mlp.hip): a panel of a weight after the other, loaded and multiplied with."""
+    """A network in one kernel (small_mlp.hip): panels of weights are on their way during the products before them."""
     kind = f"{'backward' if backward else 'forward'}<{'float' if itemsize == 4 else 'float16'}>"
     room = occupancy.budget()["small_mlp", kind].blocks[gpu.arch]
-    tile_rows, panel_depth = 32, 16
+    tile_rows, on_their_way = 32, 1 if backward else 2
     waves = math.ceil(math.ceil(rows / tile_rows) / (gpu.processors * room))
     # 8 waves of threads on 4 SIMDs, 16 multiply-adds of each thread for each k, with as many other instructions.
     cycles_of_k = 2 * (16 + 16)
     way = 2 * LATENCY
     for inputs, outputs in pairwise(sizes):
+        way += LATENCY  # of the bias
         if itemsize == 4:
-            loads = math.ceil(inputs / panel_depth) * math.ceil(outputs / 64)  # of four numbers of each thread
-            way += loads * LATENCY + inputs * cycles_of_k * min(1, outputs / 128) / gpu.clock
-        else:
-            way += 2 * LATENCY
+            panels = math.ceil(inputs / (16 if outputs > 64 else 32))
+            products = inputs * cycles_of_k * min(1, outputs / 128) / gpu.clock
+            way += max(panels * LATENCY / on_their_way, products) + panels * BARRIERS
+        else:  # asked for at once and ahead, where it lies in packets, and forward
+            loads = (2 if backward else 0) if inputs % 8 == 0 else math.ceil(inputs / 32) * math.ceil(outputs / 32)
+            way += loads * LATENCY + 2 * BARRIERS + math.ceil(inputs / 16) * cycles_of_k / gpu.clock
     kernels = [Kernel({"latency": way * waves * (2.5 if backward else 1)})]
     if not backward:
         return kernels

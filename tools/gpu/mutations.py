@@ -45,8 +45,9 @@ class Group(NamedTuple):
 
 UNBROKEN = Mutation("the kernels as they are", "transform.h", "", "")  # which must pass
 BARRIER = "__syncthreads();\n"
+SHARED = "sync_shared();\n"
 COLUMN = "if (column < columns) {\n    P"
-LOAD = "load_panel(layer);\n"
+BRING = "bring_weight(layer);\n"
 SUM_ROW = "sum_row(int lane, int e) { return 4 * (lane / 16) + e;"
 INDEX = "row * row_stride + column * column_stride"
 TAIL = "::erfcf(x.v * -0.70710678118654752440f)"
@@ -148,10 +149,16 @@ WRONG = {
         Mutation("the row of another block", "rows.hip", "gridDim.x} * blockDim.y;", "gridDim.x + 1} * blockDim.y;"),
     ],
     Group("small_mlp.hip", "test_mlp: mlp_forward or mlp_backward or test_many_rows and not data and gelu"): [
-        Mutation("no barrier after loading", "tile.h", f"      {BARRIER}      products.", "      products."),
-        Mutation("no barrier after products", "tile.h", f"size, width);\n      {BARRIER}", "size, width);\n"),
-        Mutation("no barrier after the values", "tile.h", f"= sum; }});\n    {BARRIER}", "= sum; });\n"),
-        Mutation("no barrier before sums", "small_mlp.hip", f"{BARRIER}        tile.add_par", "tile.add_par"),
+        Mutation(
+            "no barrier after loading", "tile.h", f"bring(panel, width);\n        {SHARED}", "bring(panel, width);\n"
+        ),
+        Mutation("no barrier after products", "tile.h", f"        }}\n        {SHARED}", "        }\n"),
+        Mutation("no barrier after the values", "tile.h", f"= sum; }});\n    {SHARED}", "= sum; });\n"),
+        Mutation("no barrier before sums", "small_mlp.hip", f"{SHARED}        tile.add_par", "tile.add_par"),
+        Mutation("the same panel again", "tile.h", "is_last ? p : index + ahead", "is_last ? p : index"),
+        Mutation("the next layer's second panel first", "tile.h", "is_last ? p : index", "is_last ? p + 1 : index"),
+        Mutation("the first panel of the same layer", "tile.h", "is_last ? then : i]", "i]"),
+        Mutation("a panel past the last row", "tile.h", "least(begin + k, ", "(begin + k, "),
         Mutation("a row past the last", "small_mlp.hip", "rows = rest < tile_rows<Storage> ? ", "rows = false ? "),
         Mutation("the last block left out", "block_sums.h", "(; block < blocks;", "(; block + 1 < blocks;"),
         Mutation("the next element", "tile.h", "f(row, column, sum[i][j][e])", "f(row, column + 1, sum[i][j][e])"),
@@ -162,16 +169,17 @@ WRONG = {
         Mutation("elements outside of the tile", "tile.h", "row < height && column < width", "row < height"),
     ],
     Group("small_mlp.hip", "test_mlp: test_many_rows_of_data"): [
-        Mutation("no barrier after sums", "small_mlp.hip", f"      {BARRIER}    }}\n  }});", "    }\n  });"),
+        Mutation("no barrier after sums", "small_mlp.hip", f"      {SHARED}    }}\n  }});", "    }\n  });"),
     ],
     Group("small_mlp.hip", "test_far_apart: test_mlp"): [
         Mutation("elements of 32 bits", "transform.h", f"data[{INDEX}]", f"data[int({INDEX})]"),
     ],
     Group("small_mlp.hip", SMALL, gpu="gfx90a"): [
-        Mutation("no barrier before the weight", "matrix_tiles.h", f"{BARRIER}    load_", "    load_"),
-        Mutation("no barrier after the weight", "matrix_tiles.h", f"load_panel(layer);\n    {BARRIER}", LOAD),
-        Mutation("no barrier before the values", "matrix_tiles.h", f"    {BARRIER}#pragma", "#pragma"),
-        Mutation("no barrier after the values", "matrix_tiles.h", f"      }}\n    }}\n    {BARRIER}  }}", "}}}"),
+        Mutation("no barrier before the weight", "matrix_tiles.h", f"{SHARED}    bring_", "    bring_"),
+        Mutation("no barrier after the weight", "matrix_tiles.h", f"{BRING}    {SHARED}", BRING),
+        Mutation("no barrier before the values", "matrix_tiles.h", f"    {SHARED}#pragma", "#pragma"),
+        Mutation("no barrier after the values", "matrix_tiles.h", f"      }}\n    }}\n    {SHARED}  }}", "}}}"),
+        Mutation("the weight of the same layer again", "matrix_tiles.h", "ask(layers.of[then])", "ask(layer)"),
         Mutation("nothing beyond the edges", "matrix_tiles.h", "padded(rows), padded(width), [", "rows, width, ["),
         Mutation("a part of a wave", "matrix_tiles.h", "column >= width) break", "column > width - lane) break"),
         Mutation("rows of other lanes", "matrix.h", SUM_ROW, f"{SUM_ROW[:-1]} ^ 1;"),
@@ -203,6 +211,9 @@ HELD = "__shared__ Compute<Storage> held[12288 / sizeof(Storage)]; "
 HELD += "held[threadIdx.x] = x[0].v; __syncthreads(); x[0].v = held[0]; formula(x, y);"
 REGISTERS = "block_threads, sizeof(Storage) == 8 ? 2 : 3)"
 SUMS = "block_sums[blockIdx.y * columns + first_column + c]"
+
+NEXT = "is_last ? p : index + ahead);"
+WAIT = f"{NEXT} next[p].bring(panel, width);"
 
 # Each with the file of kernels, the GPUs and the fault that it is to be noticed by.
 SLOW = [
@@ -281,6 +292,12 @@ SLOW = [
         ["sm_90"],  # AMD's GPUs have room for as many blocks
         "blocks on a multiprocessor",
         Mutation("registers for two blocks", "bias_act.hip", REGISTERS, "block_threads, 2)"),
+    ),
+    (
+        "small_mlp.hip",
+        ["gfx90a", "gfx1100"],  # in the order of PTX, the first panels are under way
+        "loads under way",
+        Mutation("the next panel is waited for", "tile.h", NEXT, WAIT),
     ),
     (
         "activation.hip",

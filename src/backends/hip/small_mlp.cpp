@@ -46,9 +46,10 @@ SmallMlp arguments_of(const MlpArguments& mlp) {
 // From PyTorch's dispatcher to the start of a kernel. Products of this size and what lies between them take no longer,
 // so launches are what a layered network takes.
 constexpr int64_t launch_time = 5000;
-// Global memory's latency and two barriers: for each panel of a weight, which nothing hides on a multiprocessor that
-// has one block, and for each pass over a tile's elements.
+// Global memory's latency and two barriers, for each pass over a tile's elements; the weights' is hidden by the
+// products of the panels before, as far as those take that long.
 constexpr int64_t latency = 700;
+constexpr int64_t barriers = 100;    // two, for each panel of a weight
 constexpr int64_t bandwidth = 3000;  // of memory, bytes a nanosecond
 
 bool is_16_bit(const MlpArguments& mlp) { return mlp.input.element_size() == 2; }
@@ -57,23 +58,32 @@ bool is_16_bit(const MlpArguments& mlp) { return mlp.input.element_size() == 2; 
 // multiply-adds' latency is left.
 int64_t step_time(int64_t width) { return width > most_small_features / 2 ? 22 : 12; }
 
-// A block's product of its tile and a weight, of which `depth` is summed over.
-int64_t product_time(const MlpArguments& mlp, int64_t depth, int64_t width) {
-  if (is_16_bit(mlp)) return latency + latency / 2 * divide_up(depth, 16);  // matrix cores: the weight's loads are all
-  const int64_t panel_depth = 64 / static_cast<int64_t>(mlp.input.element_size());
-  const int64_t loads = divide_up(width, 64);  // of which a thread asks for four numbers at a time
-  return divide_up(depth, panel_depth) * loads * latency + depth * step_time(width);
+// The same by matrix cores, whose weight is one panel. It is on its way before where it lies in packets of 16 bytes,
+// else a thread asks for four numbers at a time; backward there are few registers for it, and clang waits.
+int64_t matrix_product_time(int64_t in, int64_t out, bool backward) {
+  const int64_t loads = in % 8 == 0 ? (backward ? 2 : 0) : divide_up(in, 32) * divide_up(out, 32);
+  return loads * latency + 2 * barriers + latency / 5 * divide_up(backward ? out : in, 16);
+}
+
+// A block's product of its tile and a weight.
+int64_t product_time(const MlpArguments& mlp, int64_t in, int64_t out, bool backward) {
+  if (is_16_bit(mlp)) return matrix_product_time(in, out, backward);
+  const int64_t depth = backward ? out : in, width = backward ? in : out;
+  const int64_t panel_depth = (width > most_small_features / 2 ? 64 : 128) / mlp.input.element_size();
+  const int64_t on_their_way = backward ? 1 : 2;
+  const int64_t products = std::min(depth, panel_depth) * step_time(width);
+  return divide_up(depth, panel_depth) * (std::max(products, latency / on_their_way) + barriers);
 }
 
 // A block's time for a tile in one layer.
 int64_t layer_time(const MlpArguments& mlp, size_t i, bool backward) {
   const int64_t in = mlp.weights[i].size(1), out = mlp.weights[i].size(0);
-  if (!backward) return product_time(mlp, in, out) + latency;  // and bias and activation
+  if (!backward) return product_time(mlp, in, out, backward) + latency;  // and bias and activation
   // The weight's gradient: for each tile of its rows the products over the tile's rows. No block waits for its sums to
   // be written.
   const int64_t rows = small_tile_rows(dtype_of(mlp.input));
   const int64_t sums = is_16_bit(mlp) ? latency : divide_up(out, rows) * rows * step_time(in);
-  return product_time(mlp, out, in) + sums + 3 * latency;  // and its input, the derivative, the bias' sums
+  return product_time(mlp, in, out, backward) + sums + 3 * latency;  // and its input, the derivative, the bias' sums
 }
 
 // Of the kernel: blocks have a multiprocessor each, and a tile after another.

@@ -78,6 +78,19 @@ __device__ inline int wave_uniform(int value) {
 #endif
 }
 
+// A barrier for what threads have in shared memory alone. __syncthreads() also waits, on AMD's GPUs with two CUs for a
+// block, for what they have asked for of global memory. The instructions are those of Composable Kernel's
+// block_sync_lds.
+__device__ inline void sync_shared() {
+#if defined(__GFX12__)
+  asm volatile("s_wait_dscnt 0x0\n\ts_barrier_signal -1\n\ts_barrier_wait -1" ::: "memory");
+#elif defined(__GFX10__) || defined(__GFX11__)
+  asm volatile("s_waitcnt lgkmcnt(0)\n\ts_barrier" ::: "memory");
+#else
+  __syncthreads();
+#endif
+}
+
 // a / b for b from 1 to 1e30, to 2 or 3 units in the last place.
 FASTOPS_HOST_DEVICE inline float fast_quotient(float a, float b) {
 #if defined(__HIP_DEVICE_COMPILE__)

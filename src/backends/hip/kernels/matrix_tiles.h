@@ -17,10 +17,13 @@ inline constexpr int64_t matrix_tiles_bytes = tile_bytes<Storage> + panel_bytes<
 //
 // The values are in float32 as elsewhere, and rounded when they become an operand. By the time of the product with the
 // weight they are not needed any more, nor is what is below: the weight, all of it, takes their place in memory.
-template <class Storage, class Cores>
+template <class Storage, bool transposed, class Cores>
 struct MatrixTiles {
   using S = float;
+  using Bytes16 = Packet<Storage, packet_width<Storage>>;
 
+  static constexpr int packets = tile_columns / tile_threads;  // of a thread, of the weight
+  static constexpr int held = transposed ? packets : 6;        // more would take the room of NVIDIA's third block
   static constexpr int waves = block_threads / Cores::wave;
   static constexpr int row_tiles = tile_rows<Storage> / matrix_size;
   static constexpr int column_tiles = tile_columns / matrix_size / waves;  // of a wave
@@ -33,6 +36,7 @@ struct MatrixTiles {
   Storage* below;
   int lane;
   int wave;
+  Piece<Storage, Bytes16::width> next[held];  // of the weight that was asked for
 
   __device__ explicit MatrixTiles(void* memory)
       : operand(static_cast<Storage*>(memory)),
@@ -53,14 +57,22 @@ struct MatrixTiles {
     bring(below, rows, width, f);
   }
 
-  // values = operand * weight, or its transpose. Takes all barriers that it needs.
-  template <bool transposed>
-  __device__ void multiply(const Layer<Storage>& layer, int rows) const {
-    const int depth = transposed ? layer.in_features : layer.out_features;
-    const int width = transposed ? layer.out_features : layer.in_features;
-    __syncthreads();
-    load_panel(layer);
-    __syncthreads();
+  // Asks for the weight of the first layer that `multiply` is called for: for what a thread holds of packets.
+  __device__ void ask(const Layer<Storage>& layer) {
+    if (!layer.weight_in_packets) return;
+    for_each_packet<held>([&](int e, int r, int i) { next[e] = packet_of(layer, r, i); });
+  }
+
+  // values = operand * weight, or its transpose, of layer i, and asks for that of `then`, which comes next. Takes all
+  // barriers that it needs.
+  __device__ void multiply(const Layers<Storage>& layers, int i, int then, int rows) {
+    const Layer<Storage>& layer = layers.of[i];
+    const int depth = layer.template depth<transposed>();
+    const int width = layer.template width<transposed>();
+    sync_shared();
+    bring_weight(layer);
+    sync_shared();
+    ask(layers.of[then]);
     Sums<Cores> sums[column_tiles][row_tiles];
 #pragma unroll
     for (int j = 0; j < column_tiles; ++j) {
@@ -77,7 +89,7 @@ struct MatrixTiles {
         }
       }
     }
-    __syncthreads();
+    sync_shared();
 #pragma unroll
     for (int j = 0; j < column_tiles; ++j) {
 #pragma unroll
@@ -87,7 +99,7 @@ struct MatrixTiles {
         });
       }
     }
-    __syncthreads();
+    sync_shared();
   }
 
   // f(row, column, sum) for the elements of the transposed operand * below.
@@ -111,7 +123,7 @@ struct MatrixTiles {
   }
 
  private:
-  __device__ static int thread() { return threadIdx.y * tile_threads + threadIdx.x; }
+  __device__ static unsigned thread() { return threadIdx.y * tile_threads + threadIdx.x; }
 
   __device__ Part<Cores, Storage> load_rows(const Storage* tile, int k, int column) const {
     return Part<Cores, Storage>::template load<true>(tile + k * matrix_size * tile_stride<Storage> + column, lane);
@@ -134,51 +146,66 @@ struct MatrixTiles {
     });
   }
 
-  __device__ void load_panel(const Layer<Storage>& layer) const {
+  // Beyond the edges, the last row or packet once more.
+  __device__ static Piece<Storage, Bytes16::width> packet_of(const Layer<Storage>& layer, int r, int i) {
+    r = least(r, layer.out_features - 1);
+    i = least(i, layer.in_features / Bytes16::width - 1);
+    return bit_cast<Piece<Storage, Bytes16::width>>(
+        layer.weight.template packet<Bytes16::width>(r, i * Bytes16::width));
+  }
+
+  // f(e, row, packet) for the first packets that belong to the thread, of a weight of the largest size.
+  template <int count, class F>
+  __device__ static void for_each_packet(F f) {
+    static_assert(tile_columns / Bytes16::width == tile_threads);
+#pragma unroll
+    for (int e = 0; e < count; ++e) {
+      f(e, static_cast<int>(threadIdx.y) + e * tile_threads, static_cast<int>(threadIdx.x));
+    }
+  }
+
+  __device__ void bring_weight(const Layer<Storage>& layer) const {
+    const int height = layer.out_features, width = layer.in_features;
     if (!layer.weight_in_packets) {
-      bring(panel, layer.out_features, layer.in_features, [&](int r, int c) { return layer.weight.at(r, c); });
+      bring(panel, height, width, [&](int r, int c) { return layer.weight.at(r, c); });
       return;
     }
-    using Bytes16 = Packet<Storage, 16 / sizeof(Storage)>;
-    const int height = layer.out_features, packets = layer.in_features / Bytes16::width;
-    const auto from = [&](int r, int i) {
-      r = r < height ? r : height - 1;
-      return layer.weight.template packet<Bytes16::width>(r, (i < packets ? i : packets - 1) * Bytes16::width);
-    };
-    copy_elements<4, 1>(padded(height), padded(layer.in_features) / Bytes16::width, from, [&](int r, int i, Bytes16 x) {
+    for_each_packet<packets>([&](int e, int r, int i) {
+      if (r >= padded(height) || i * Bytes16::width >= padded(width)) return;
+      const auto packet = bit_cast<Bytes16>(e < held ? next[e] : packet_of(layer, r, i));
       *reinterpret_cast<Bytes16*>(panel + r * tile_stride<Storage> + i * Bytes16::width) =
-          r < height && i < packets ? x : Bytes16{};
+          r < height && i * Bytes16::width < width ? packet : Bytes16{};
     });
   }
 };
 
 // f(tiles) with the block's tiles: for 16-bit types those of matrix cores, where the GPU has some.
-template <class Storage, class F>
+template <class Storage, bool transposed, class F>
 __device__ void with_tiles(F f) {
   void* memory = shared_memory();
   if constexpr (sizeof(Storage) == 2) {
 #if !defined(__HIP__) && !defined(__CUDACC__)
     switch (emulator::gpu) {
       case emulator::Gpu::gfx90a:
-        return f(MatrixTiles<Storage, Cdna2>(memory));
+        return f(MatrixTiles<Storage, transposed, Cdna2>(memory));
       case emulator::Gpu::gfx942:
-        return f(MatrixTiles<Storage, Cdna3>(memory));
+        return f(MatrixTiles<Storage, transposed, Cdna3>(memory));
       case emulator::Gpu::gfx1100:
-        return f(MatrixTiles<Storage, Rdna3>(memory));
+        return f(MatrixTiles<Storage, transposed, Rdna3>(memory));
       case emulator::Gpu::gfx1201:
-        return f(MatrixTiles<Storage, Rdna4>(memory));
+        return f(MatrixTiles<Storage, transposed, Rdna4>(memory));
       case emulator::Gpu::sm_90:
-        return f(MatrixTiles<Storage, TensorCore>(memory));
+        return f(MatrixTiles<Storage, transposed, TensorCore>(memory));
       case emulator::Gpu::none:
-        return f(Tiles<Storage>(memory));
+        return f(Tiles<Storage, transposed>(memory));
     }
 #elif defined(FASTOPS_MATRIX_CORES)
-    f(MatrixTiles<Storage, FASTOPS_MATRIX_CORES>(memory));
+    f(MatrixTiles<Storage, transposed, FASTOPS_MATRIX_CORES>(memory));
 #else
-    f(Tiles<Storage>(memory));
+    f(Tiles<Storage, transposed>(memory));
 #endif
   } else {
-    f(Tiles<Storage>(memory));
+    f(Tiles<Storage, transposed>(memory));
   }
 }
 

@@ -36,6 +36,16 @@ struct Layer {
         kept(static_cast<Storage*>(l.kept)),
         wants_weight_grad(l.weight_grad),
         wants_bias_grad(l.bias_grad) {}
+
+  // Of the matrix that is multiplied with: the weight, or with `transposed` its transpose.
+  template <bool transposed>
+  __device__ int depth() const {
+    return transposed ? in_features : out_features;
+  }
+  template <bool transposed>
+  __device__ int width() const {
+    return transposed ? out_features : in_features;
+  }
 };
 
 template <class Storage>

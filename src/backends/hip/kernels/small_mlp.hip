@@ -1,13 +1,22 @@
 // Multi-layer perceptrons of up to 128 features, forward and backward, each in one kernel.
 //
 // A block takes some rows through all layers. What goes from layer to layer stays in shared memory; weights pass
-// through it. Between products a thread changes only elements that belong to it (tile.h). One block on a multiprocessor
-// may do: the networks are small, and spilled registers cost more than room for several.
+// through it, each part asked for before the products with those before it. Between products a thread changes only
+// elements that belong to it (tile.h).
 #include "backends/hip/kernels/block_sums.h"
 #include "backends/hip/kernels/matrix_tiles.h"
 
 namespace fastops::hip {
 namespace {
+
+// Blocks that one of NVIDIA's multiprocessors has registers for. The networks are small: spilled registers would cost
+// more than room for several is worth.
+template <class Storage>
+inline constexpr int forward_room = sizeof(Storage) == 8 ? 1 : 3;
+template <class Storage>
+inline constexpr int backward_room = sizeof(Storage) == 8   ? 1
+                                     : sizeof(Storage) == 4 ? 2
+                                                            : 3;
 
 // tile = f(tile)
 template <class Storage, class Element>
@@ -22,15 +31,16 @@ __device__ void activate(const Layer<Storage>& layer, int rows, Element* tile) {
 }
 
 template <class Storage>
-__global__ void __launch_bounds__(block_threads, 1)
+__global__ void __launch_bounds__(block_threads, forward_room<Storage>)
     forward(Layers<Storage> layers, Operand<Storage> input, Storage* output) {
-  with_tiles<Storage>([&](auto tiles) {
+  with_tiles<Storage, /*transposed=*/true>([&](auto tiles) {
     using S = Compute<Storage>;
     S* const values = tiles.values;
     const int64_t first = int64_t{blockIdx.x} * tile_rows<Storage>;
     const int64_t rest = layers.rows - first;
     const int rows = rest < tile_rows<Storage> ? static_cast<int>(rest) : tile_rows<Storage>;
 
+    tiles.ask(layers.of[0]);
     copy_elements<2, 2>(
         rows, layers.of[0].in_features, [&](int r, int c) { return input.at(first + r, c); },
         [&](int r, int c, Storage x) { values[r * tile_stride<S> + c] = widen(x); });
@@ -38,11 +48,11 @@ __global__ void __launch_bounds__(block_threads, 1)
       const Layer<Storage>& layer = layers.of[i];
       const int width = layer.out_features;
       tiles.make_operand(rows, layer.in_features);
-      tiles.template multiply</*transposed=*/true>(layer, rows);
+      tiles.multiply(layers, i, i + 1 < layers.count ? i + 1 : i, rows);
       if (layer.bias) {
-        for_each_element(rows, width, [&](int r, int c) {
-          values[r * tile_stride<S> + c] += widen(layer.bias[c * layer.bias_stride]);
-        });
+        copy_elements<2, 2>(
+            rows, width, [&](int, int c) { return layer.bias[c * layer.bias_stride]; },
+            [&](int r, int c, Storage bias) { values[r * tile_stride<S> + c] += widen(bias); });
       }
       const auto write = [&](Storage* to) {
         for_each_element(rows, width, [&](int r, int c) {
@@ -65,17 +75,19 @@ __device__ void through_activation(const Layer<Storage>& layer, int64_t first, i
   if (layer.activation == Activation::identity) return;
   with_activation(layer.activation, [&](auto f) {
     using A = decltype(f);
-    for_each_element(rows, layer.out_features, [&](int r, int c) {
-      S& element = grad[r * tile_stride<S> + c];
-      const N at = widen(layer.kept[(first + r) * layer.out_features + c]);
-      if constexpr (A::has_gradient_from_output) {
-        if (layer.keeps_output) {
-          element = A::template gradient_from_output<N>(N(element), at, layer.params).v;
-          return;
-        }
-      }
-      element = A::template gradient<N>(N(element), at, layer.params).v;
-    });
+    copy_elements<2, 2>(
+        rows, layer.out_features, [&](int r, int c) { return layer.kept[(first + r) * layer.out_features + c]; },
+        [&](int r, int c, Storage kept) {
+          S& element = grad[r * tile_stride<S> + c];
+          const N at = widen(kept);
+          if constexpr (A::has_gradient_from_output) {
+            if (layer.keeps_output) {
+              element = A::template gradient_from_output<N>(N(element), at, layer.params).v;
+              return;
+            }
+          }
+          element = A::template gradient<N>(N(element), at, layer.params).v;
+        });
   });
 }
 
@@ -84,7 +96,7 @@ template <class Storage, class BlockTiles>
 struct BackwardTile {
   using S = Compute<Storage>;
 
-  BlockTiles tiles;
+  BlockTiles& tiles;
   S* sums;  // the block's
   bool first_sums;
   int64_t first;
@@ -122,10 +134,10 @@ struct BackwardTile {
 
 // Gradients of layers below `lowest` are not wanted.
 template <class Storage>
-__global__ void __launch_bounds__(block_threads, 1)
+__global__ void __launch_bounds__(block_threads, backward_room<Storage>)
     backward(Layers<Storage> layers, int lowest, Operand<Storage> grad_output, Operand<Storage> input,
              Storage* input_grad, Compute<Storage>* block_sums) {
-  with_tiles<Storage>([&](auto tiles) {
+  with_tiles<Storage, /*transposed=*/false>([&](auto tiles) {
     using S = Compute<Storage>;
     BackwardTile<Storage, decltype(tiles)> tile{tiles, block_sums + blockIdx.x * layers.sums, true, 0, 0};
     const int64_t step = int64_t{gridDim.x} * tile_rows<Storage>;
@@ -133,6 +145,7 @@ __global__ void __launch_bounds__(block_threads, 1)
       const int64_t rest = layers.rows - tile.first;
       tile.rows = rest < tile_rows<Storage> ? static_cast<int>(rest) : tile_rows<Storage>;
       tile.first_sums = tile.first < step;
+      tiles.ask(layers.of[layers.count - 1]);
       copy_elements<2, 2>(
           tile.rows, layers.of[layers.count - 1].out_features,
           [&](int r, int c) { return grad_output.at(tile.first + r, c); },
@@ -142,9 +155,9 @@ __global__ void __launch_bounds__(block_threads, 1)
         through_activation(layer, tile.first, tile.rows, tiles.values);
         tiles.make_operand(tile.rows, layer.out_features);
         if (layer.wants_weight_grad) tile.load_input(layers, i, input);
-        __syncthreads();
+        sync_shared();
         tile.add_parameters(layer);
-        if (i > lowest || input_grad) tiles.template multiply</*transposed=*/false>(layer, tile.rows);
+        if (i > lowest || input_grad) tiles.multiply(layers, i, i > lowest ? i - 1 : i, tile.rows);
       }
       if (input_grad) {
         const int width = layers.of[0].in_features;
@@ -152,7 +165,7 @@ __global__ void __launch_bounds__(block_threads, 1)
           input_grad[(tile.first + r) * width + c] = narrow<Storage>(tiles.values[r * tile_stride<S> + c]);
         });
       }
-      __syncthreads();
+      sync_shared();
     }
   });
 }
@@ -235,7 +248,7 @@ Error small_mlp_forward(const SmallMlp& mlp, Matrix input, void* output) {
   return dispatch_storage(mlp.dtype, [&]<class Storage>() {
     const dim3 grid(divide_up(mlp.rows, tile_rows<Storage>));
     return launch(forward<Storage>, grid, dim3(tile_threads, tile_threads),
-                  shared_bytes<Storage>(Tiles<Storage>::forward_bytes), mlp.stream, Layers<Storage>(mlp),
+                  shared_bytes<Storage>(Tiles<Storage, true>::forward_bytes), mlp.stream, Layers<Storage>(mlp),
                   Operand<Storage>(input), static_cast<Storage*>(output));
   });
 }
@@ -248,7 +261,7 @@ Error small_mlp_backward(const SmallMlp& mlp, Matrix grad_output, Matrix input, 
     const Layers<Storage> layers(mlp);
     const int64_t blocks = backward_blocks(mlp);
     if (Error error = launch(backward<Storage>, dim3(blocks), dim3(tile_threads, tile_threads),
-                             shared_bytes<Storage>(Tiles<Storage>::backward_bytes), mlp.stream, layers,
+                             shared_bytes<Storage>(Tiles<Storage, false>::backward_bytes), mlp.stream, layers,
                              lowest_layer(mlp, input_grad), Operand<Storage>(grad_output), Operand<Storage>(input),
                              static_cast<Storage*>(input_grad), static_cast<S*>(block_sums))) {
       return error;

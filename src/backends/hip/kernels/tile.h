@@ -21,6 +21,8 @@ inline constexpr int tile_rows = small_tile_rows(sizeof(Compute<Storage>) == 8 ?
 template <class Element>
 inline constexpr int64_t tile_bytes = tile_rows<Element> * tile_stride<Element> * sizeof(Element);
 
+__device__ constexpr int least(int a, int b) { return a < b ? a : b; }
+
 // f(row, column) for each element of a tile, by the thread that it belongs to: its row and column modulo 16.
 template <class F>
 __device__ void for_each_element(int rows, int columns, F f) {
@@ -150,24 +152,76 @@ struct Products {
   }
 };
 
-// A block's tiles, with products that are the multiply-adds of each thread. MatrixTiles (matrix_tiles.h) offers the
-// same.
-template <class Storage>
-struct Tiles {
+// Some rows of what a layer multiplies with, the weight or with `transposed` its transpose, on their way to shared
+// memory: a thread's numbers of them, in registers. What lies between `ask` and `bring` hides global memory's latency.
+// Where there are up to 64 columns, a panel has twice as many rows, and the second half of them lies beside the first.
+template <class Storage, bool transposed>
+struct Panel {
   using S = Compute<Storage>;
 
-  static constexpr int panel_depth = 64 / sizeof(S);  // rows of a weight that are in shared memory at a time
-  static constexpr int64_t forward_bytes = tile_bytes<S> + panel_depth * tile_stride<S> * sizeof(S);
+  static constexpr int rows = 64 / sizeof(S);  // in shared memory
+  static constexpr int numbers = rows * tile_columns / block_threads;
+
+  Storage number[numbers];
+
+  __device__ static int depth(int width) { return width > tile_columns / 2 ? rows : 2 * rows; }
+
+  // Asks for a layer's panel; beyond the edges, for the last row or column once more.
+  __device__ void ask(const Layer<Storage>& layer, int index) {
+    const int width = layer.template width<transposed>();
+    const int begin = index * depth(width);
+    for_each(width, [&](int e, int k, int c) {
+      k = least(begin + k, layer.template depth<transposed>() - 1);
+      c = least(c, width - 1);
+      number[e] = transposed ? layer.weight.at(c, k) : layer.weight.at(k, c);
+    });
+  }
+
+  __device__ void bring(S* panel, int width) const {
+    for_each(width, [&](int e, int k, int c) {
+      panel[k % rows * tile_stride<S> + k / rows * (tile_columns / 2) + c] = widen(number[e]);
+    });
+  }
+
+ private:
+  // f(e, row, column) for each number. Neighbouring threads have what lies beside each other in the weight.
+  template <class F>
+  __device__ static void for_each(int width, F f) {
+    const bool is_wide = width > tile_columns / 2;
+    const unsigned columns = is_wide ? tile_columns : tile_columns / 2;
+#pragma unroll
+    for (int e = 0; e < numbers; ++e) {
+      const unsigned i = e * block_threads + threadIdx.y * tile_threads + threadIdx.x;
+      if constexpr (transposed) {
+        f(e, is_wide ? i % rows : i % (2 * rows), is_wide ? i / rows : i / (2 * rows));
+      } else {
+        f(e, is_wide ? i / tile_columns : i / (tile_columns / 2), i % columns);
+      }
+    }
+  }
+};
+
+// A block's tiles, with products that are the multiply-adds of each thread. The forward pass has its weights
+// `transposed`. MatrixTiles (matrix_tiles.h) offers the same.
+template <class Storage, bool transposed>
+struct Tiles {
+  using S = Compute<Storage>;
+  using Panel = hip::Panel<Storage, transposed>;
+
+  static constexpr int64_t forward_bytes = tile_bytes<S> + Panel::rows * tile_stride<S> * sizeof(S);
   static constexpr int64_t backward_bytes = forward_bytes + tile_bytes<S>;
+  // Panels that are on their way. With two, the backward pass would spill registers on NVIDIA's GPUs.
+  static constexpr int ahead = transposed ? 2 : 1;
 
   S* values;  // of a layer, or their gradients; a thread changes those that belong to it
   S* panel;
   S* below;  // what the layer got, in the backward pass
+  Panel next[ahead];
 
   __device__ explicit Tiles(void* memory)
       : values(static_cast<S*>(memory)),
         panel(values + tile_bytes<S> / sizeof(S)),
-        below(panel + panel_depth * tile_stride<S>) {}
+        below(panel + Panel::rows * tile_stride<S>) {}
 
   // The values become the operand of products. There must be a barrier before `add_rows`.
   __device__ void make_operand(int, int) const {}
@@ -178,30 +232,41 @@ struct Tiles {
     copy_elements<2, 2>(rows, width, f, [&](int r, int c, Storage x) { below[r * tile_stride<S> + c] = widen(x); });
   }
 
-  // values = operand * weight, or its transpose. Takes all barriers that it needs.
-  template <bool transposed>
-  __device__ void multiply(const Layer<Storage>& layer, int rows) const {
-    const int depth = transposed ? layer.in_features : layer.out_features;
-    const int width = transposed ? layer.out_features : layer.in_features;
+  // Asks for the weight of the first layer that `multiply` is called for.
+  __device__ void ask(const Layer<Storage>& layer) {
+#pragma unroll
+    for (int p = 0; p < ahead; ++p) next[p].ask(layer, p);
+  }
+
+  // values = operand * weight, or its transpose, of layer i, and asks for that of `then`, which comes next. Takes all
+  // barriers that it needs.
+  __device__ void multiply(const Layers<Storage>& layers, int i, int then, int rows) {
+    const Layer<Storage>& layer = layers.of[i];
+    const int depth = layer.template depth<transposed>();
+    const int width = layer.template width<transposed>();
+    const int step = Panel::depth(width);
+    const int panels = (depth + step - 1) / step;
     Products<S> products;
-    for (int begin = 0; begin < depth; begin += panel_depth) {
-      const int rest = depth - begin;
-      const int size = rest < panel_depth ? rest : panel_depth;
-      const auto set = [&](int k, int c, Storage weight) { panel[k * tile_stride<S> + c] = widen(weight); };
-      if constexpr (transposed) {
-        // Along the weight's rows, whose elements lie beside each other.
-        copy_elements<4, 1>(
-            width, size, [&](int c, int k) { return layer.weight.at(c, begin + k); },
-            [&](int c, int k, Storage weight) { set(k, c, weight); });
-      } else {
-        copy_elements<1, 4>(size, width, [&](int k, int c) { return layer.weight.at(begin + k, c); }, set);
+#pragma unroll 1
+    for (int first = 0; first < panels; first += ahead) {
+#pragma unroll
+      for (int p = 0; p < ahead; ++p) {
+        const int index = first + p;
+        next[p].bring(panel, width);
+        sync_shared();
+        const bool is_last = index + ahead >= panels;
+        next[p].ask(layers.of[is_last ? then : i], is_last ? p : index + ahead);
+        const int begin = index * step;
+        const int size = least(depth - begin, step);
+        for (int k = 0; k < size; k += Panel::rows) {
+          const S* half = panel + k / Panel::rows * (tile_columns / 2);
+          products.template add</*transposed=*/false>(values + begin + k, half, least(size - k, Panel::rows), width);
+        }
+        sync_shared();
       }
-      __syncthreads();
-      products.template add</*transposed=*/false>(values + begin, panel, size, width);
-      __syncthreads();
     }
     products.for_each(rows, width, [&](int r, int c, S sum) { values[r * tile_stride<S> + c] = sum; });
-    __syncthreads();
+    sync_shared();
   }
 
   // f(row, column, sum) for the elements of the transposed operand * below.
