@@ -205,6 +205,19 @@ def test_blocks(device: Any, dtype: torch.dtype, sizes: tuple[int, int], restore
             assert_close(grad, expected_grads[i], f"gradient {i} with {threads} threads")
 
 
+def test_blocks_in_rounds(device: Any) -> None:
+    """So they are where a GPU's blocks, of which as many have sums as it takes, have several rows one after another."""
+    vectors = [random_tensor((65,), torch.float32, device, seed=i) for i in range(3)]
+    input, grad = (random_tensor((4200, 65), torch.float32, device, seed=10 + i) for i in range(2))
+    network = Steps(input, vectors, "scale layer_norm", [1e-2], grad)
+    expected, expected_grads = network.expected()
+    leaves = [tensor.requires_grad_() for tensor in network.tensors]
+    output = ops.sequential(*network.arguments)
+    assert_close(output, expected, "output")
+    for i, gradient in enumerate(torch.autograd.grad(output, leaves, grad)):
+        assert_close(gradient, expected_grads[i], f"gradient {i}")
+
+
 @every_dtype
 def test_wide_rows(device: Any, dtype: torch.dtype) -> None:
     """So are they for rows for which a GPU's block has no room."""
