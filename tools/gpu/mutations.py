@@ -128,7 +128,6 @@ WRONG = {
     Group("rows.hip", "test_sequential: test_blocks"): [
         Mutation("no barrier before a row's sums", "row_tile.h", f"= value;\n    {BARRIER}", "= value;\n"),
         Mutation("no barrier before a row's sum", "row_tile.h", f"= sum;\n    }}\n    {BARRIER}", "= sum;\n    }\n"),
-        Mutation("no barrier after a row's sum", "row_tile.h", f"{BARRIER}    return total;", "return total;"),
         Mutation("no barrier before a block's sums", "rows.hip", f"{BARRIER}  if (threadIdx.y", "if (threadIdx.y"),
         Mutation("a row past the last", "rows.hip", "row, row < rows.rows)", "row, row <= rows.rows)"),
         Mutation(
