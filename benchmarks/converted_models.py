@@ -55,37 +55,23 @@ class Model(NamedTuple):
 CONVNEXT = {"depths": (1, 1, 1, 1), "dims": (48, 96, 192, 384), "conv_mlp": False}
 SWIN = {"window_size": 7, "depths": (2, 2), "num_heads": (3, 6), "embed_dim": 96}
 ENCODER = {"encoder_layers": LAYERS, "encoder_attention_heads": HEADS, "encoder_ffn_dim": 4 * WIDTH, "d_model": WIDTH}
+MIXER = {"num_blocks": LAYERS, "embed_dim": WIDTH, "num_classes": 10}
 MODELS = {
     "timm ViT": Model(
         lambda: timm.models.VisionTransformer(embed_dim=WIDTH, depth=LAYERS, num_heads=HEADS, num_classes=10), images
     ),
-    "timm MLP-Mixer": Model(lambda: timm.models.MlpMixer(num_blocks=LAYERS, embed_dim=WIDTH, num_classes=10), images),
+    "timm MLP-Mixer": Model(lambda: timm.models.MlpMixer(**MIXER), images),
     "timm ResMLP": Model(
-        lambda: timm.models.MlpMixer(
-            num_blocks=LAYERS,
-            embed_dim=WIDTH,
-            mlp_ratio=4,
-            block_layer=mlp_mixer.ResBlock,
-            norm_layer=mlp_mixer.Affine,
-            num_classes=10,
-        ),
+        lambda: timm.models.MlpMixer(**MIXER, mlp_ratio=4, block_layer=mlp_mixer.ResBlock, norm_layer=mlp_mixer.Affine),
         images,
     ),
     "timm gMLP": Model(
         lambda: timm.models.MlpMixer(
-            num_blocks=LAYERS,
-            embed_dim=WIDTH,
-            mlp_ratio=4,
-            block_layer=mlp_mixer.SpatialGatingBlock,
-            mlp_layer=timm.layers.GatedMlp,
-            num_classes=10,
+            **MIXER, mlp_ratio=4, block_layer=mlp_mixer.SpatialGatingBlock, mlp_layer=timm.layers.GatedMlp
         ),
         images,
     ),
-    "timm ConvNeXt": Model(
-        lambda: timm.models.ConvNeXt(**CONVNEXT, num_classes=10),
-        images,
-    ),
+    "timm ConvNeXt": Model(lambda: timm.models.ConvNeXt(**CONVNEXT, num_classes=10), images),
     "timm Swin": Model(lambda: timm.models.SwinTransformer(**SWIN, num_classes=10), images),
     "torchvision ViT": Model(
         lambda: importlib.import_module("torchvision.models").VisionTransformer(

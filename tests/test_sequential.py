@@ -78,6 +78,16 @@ def assert_close(result: Tensor, expected: Tensor, what: str) -> None:
     assert error <= bound, f"{what}: off by {error}, which is more than {bound}"
 
 
+def assert_as_expected(network: Steps) -> None:
+    """Output and gradients are within the tolerance."""
+    expected, expected_grads = network.expected()
+    leaves = [tensor.requires_grad_() for tensor in network.tensors]
+    output = ops.sequential(*network.arguments)
+    assert_close(output, expected, "output")
+    for i, gradient in enumerate(torch.autograd.grad(output, leaves, network.grad)):
+        assert_close(gradient, expected_grads[i], f"gradient {i}")
+
+
 # Steps on rows that no small change throws to another place: the derivatives jump nowhere.
 SMOOTH = ["gelu", "silu", "tanh", "sigmoid", "softplus", "mish", "elu"]
 
@@ -210,12 +220,7 @@ def test_blocks_in_rounds(device: Any) -> None:
     vectors = [random_tensor((65,), torch.float32, device, seed=i) for i in range(3)]
     input, grad = (random_tensor((4200, 65), torch.float32, device, seed=10 + i) for i in range(2))
     network = Steps(input, vectors, "scale layer_norm", [1e-2], grad)
-    expected, expected_grads = network.expected()
-    leaves = [tensor.requires_grad_() for tensor in network.tensors]
-    output = ops.sequential(*network.arguments)
-    assert_close(output, expected, "output")
-    for i, gradient in enumerate(torch.autograd.grad(output, leaves, grad)):
-        assert_close(gradient, expected_grads[i], f"gradient {i}")
+    assert_as_expected(network)
 
 
 @every_dtype
@@ -224,12 +229,7 @@ def test_wide_rows(device: Any, dtype: torch.dtype) -> None:
     vectors = [random_tensor((13000,), dtype, device, seed=i) for i in range(2)]
     input, grad = (random_tensor((2, 13000), dtype, device, seed=10 + i) for i in range(2))
     network = Steps(input, vectors, "layer_norm gelu", [1e-2], grad)
-    expected, expected_grads = network.expected()
-    leaves = [tensor.requires_grad_() for tensor in network.tensors]
-    output = ops.sequential(*network.arguments)
-    assert_close(output, expected, "output")
-    for i, gradient in enumerate(torch.autograd.grad(output, leaves, grad)):
-        assert_close(gradient, expected_grads[i], f"gradient {i}")
+    assert_as_expected(network)
 
 
 @every_dtype
