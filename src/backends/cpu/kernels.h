@@ -200,8 +200,8 @@ struct GemmKernels {
   // The rows that one thread takes at least, where the largest right-hand matrix has so many elements: below that, more
   // of its time goes into reading that.
   int64_t (*least_rows)(int64_t elements);
-  // The rows that a block has at most, and the bytes of its left-hand matrix: it stays in the L2 cache while the panels
-  // pass by.
+  // The rows that a block has at most, and the bytes of its left-hand matrix, which passes by for each panel: from the
+  // L2 cache, or from the next one where fewer rows would read large right-hand matrices more often. Measured.
   int64_t most_rows;
   int64_t left_bytes;
   int64_t rows_at_once;  // what so many rows cost, fewer cost, too

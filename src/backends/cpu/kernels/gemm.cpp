@@ -53,7 +53,7 @@ void add(GemmKernels& entry) {
            .packs_on_the_way = nullptr,
            .least_rows = [](int64_t) { return int64_t{24}; },
            .most_rows = block_rows,
-           .left_bytes = 512 * 1024,
+           .left_bytes = 3 * 1024 * 1024,
            .rows_at_once = 1,
            .at_once = Arithmetic<S>::at_once,
            .panel_columns = panel_columns<S>,

@@ -194,7 +194,9 @@ bool takes_in_place(const ParameterGradients& layer, Dtype dtype) {
 }
 
 Units units_of(const ParameterGradients& layer, Dtype dtype, int64_t rows) {
-  return {blocks_of(layer, dtype, rows).count * panels_of(layer, dtype), std::max<int64_t>(1, layer.out_features)};
+  const Parts blocks = blocks_of(layer, dtype, rows);
+  if (blocks.count == 0) return {0, 1};
+  return {blocks.count * panels_of(layer, dtype), blocks.n / blocks.count};
 }
 
 // Small gradients do not make work for all threads: there the threads share the rows, and the sums of the parts are
