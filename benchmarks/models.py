@@ -1,12 +1,13 @@
 """What the benchmarks of whole models share: their sizes and batches, and the passes that are timed.
 
-After it is imported, so can be ``tests/zoo.py``, the models of timm and transformers.
+After it is imported, so can be ``tests/zoo.py``; timm and transformers find what they need of torchvision.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,10 @@ import torch
 from torch import Tensor
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
+from torchvision_python import import_torchvision
+
+with suppress(ModuleNotFoundError):
+    import_torchvision()
 
 WIDTH, HEADS, LAYERS = 384, 6, 2
 SIZES: dict[str, Any] = {
