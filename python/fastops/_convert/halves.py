@@ -130,7 +130,7 @@ class _Names(NamedTuple):
         match node:
             case ast.Name(id=name):
                 return self.halves.get(name)
-            case ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=0 | 1 as number)):
+            case ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=int(number))) if number in (0, 1):
                 return _Half(self.pairs[name], number) if name in self.pairs else None
         found = halving(node)
         return _Half(found, found.number) if found and found.number is not None else None
