@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import argparse
 import copy
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,36 +18,10 @@ from torch import Tensor, nn
 
 from fastops.bench.models import sequential
 from fastops.bench.timing import measure, warm_up
-
-sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
+from models import HEADS, LAYERS, SIZES, WIDTH, features, images, infer, output_of, step, tokens
 from zoo import BertConfig, GPT2Config, LlamaConfig, bert, gpt2, llama, timm
 
 Make = Callable[[], nn.Module]
-WIDTH, HEADS, LAYERS = 384, 6, 2
-SIZES: dict[str, Any] = {
-    "hidden_size": WIDTH,
-    "intermediate_size": 4 * WIDTH,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": HEADS,
-    "num_key_value_heads": HEADS,
-    "vocab_size": 1000,
-    "attention_dropout": 0.0,
-}
-
-
-def features(rows: int, columns: int) -> Callable[[], Tensor]:
-    """A batch for an MLP."""
-    return lambda: torch.randn(rows, columns)
-
-
-def tokens() -> Tensor:
-    """Four texts of 64 tokens."""
-    return torch.randint(3, 1000, (4, 64))
-
-
-def images() -> Tensor:
-    """Four images of 224 x 224."""
-    return torch.randn(4, 3, 224, 224)
 
 
 def gpt2_model() -> nn.Module:
@@ -86,11 +58,6 @@ MODELS: dict[str, tuple[Make, Callable[[], Tensor]]] = {
 }
 
 
-def output_of(result: Any) -> Tensor:
-    """What the loss is computed of."""
-    return result if isinstance(result, Tensor) else result[0]
-
-
 def train(model: nn.Module, call: Callable[..., Any], batch: Tensor, steps: int = 50) -> list[float]:
     """The losses."""
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
@@ -102,25 +69,6 @@ def train(model: nn.Module, call: Callable[..., Any], batch: Tensor, steps: int 
         optimizer.step()
         losses.append(loss.item())
     return losses
-
-
-def step(call: Callable[..., Any], batch: Tensor) -> Callable[[], None]:
-    """A forward and backward pass."""
-
-    def run() -> None:
-        output_of(call(batch)).square().mean().backward()
-
-    return run
-
-
-def infer(call: Callable[..., Any], batch: Tensor) -> Callable[[], None]:
-    """A forward pass without gradients."""
-
-    def run() -> None:
-        with torch.no_grad():
-            call(batch)
-
-    return run
 
 
 def row(name: str, make: Make, batch_of: Callable[[], Tensor], seconds: float) -> str:

@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-
-def import_torchvision() -> None:
-    """timm needs the Python part of torchvision, whose compiled ops may be for another build of torch."""
-    try:
-        importlib.import_module("torchvision")
-    except RuntimeError:
-        for name in ("nms", "qnms"):  # what importing it asks for
-            schema = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-            torch.library.define(f"torchvision::{name}", schema)
-        importlib.import_module("torchvision")
-
+from torchvision_python import import_torchvision
 
 import_torchvision()
 

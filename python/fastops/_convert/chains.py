@@ -4,12 +4,28 @@ from __future__ import annotations
 
 import ast
 import functools
+import operator
 import types
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from torch import nn
 
 from .._resolve import TENSOR_METHODS
+
+# Of numbers that are known before the call.
+OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
 
 
 class Chain(NamedTuple):
@@ -44,11 +60,6 @@ def reads(node: ast.expr, name: str) -> int:
     return sum(isinstance(part, ast.Name) and part.id == name for part in ast.walk(node))
 
 
-def is_chunk(call: ast.Call) -> bool:
-    """Whether a call takes the halves of the last dimension."""
-    return isinstance(call.func, ast.Attribute) and ast.unparse(call).endswith((".chunk(2, dim=-1)", ".chunk(2, -1)"))
-
-
 def links(node: ast.expr) -> Chain:
     """The calls within calls of an expression, with what the innermost one is called with."""
     steps = []
@@ -56,12 +67,6 @@ def links(node: ast.expr) -> Chain:
         steps.append(link[0])
         node = link[1]
     return Chain(steps[::-1], node)
-
-
-def packed(activation: ast.expr, gate_last: bool, value: ast.expr) -> ast.expr:
-    """``activation(gate) * up`` of the halves of a value, as a link of a chain."""
-    unit = ast.Call(ast.Name("_fastops_packed", ast.Load()), [activation, ast.Constant(gate_last)], [])
-    return ast.Call(unit, [value], [])
 
 
 def _gate(first: ast.expr, second: ast.expr, before_up: int) -> tuple[ast.expr, ast.expr] | None:

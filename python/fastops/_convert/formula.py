@@ -71,8 +71,9 @@ class Halves(NamedTuple):
         return input.chunk(2, dim=-1) if self.kind == "chunk" else input.split(argument, dim=-1)
 
     def is_known(self) -> bool:
-        """Whether nobody has put something else in the place of the function."""
-        return self.function is None or self.function is _FUNCTIONS[self.kind]
+        """Whether nobody has put something else in the place of the function, or of the number that the size is."""
+        is_number = self.size is None or type(self.size) is int
+        return is_number and (self.function is None or self.function is _FUNCTIONS[self.kind])
 
     def __str__(self) -> str:
         size = "n" if self.size is None else self.size

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from .._resolve import TENSOR_METHODS
 from .chains import bind
-from .formula import Formula, Gate, Inner, PackedGate, Step, Unreadable
+from .formula import Formula, Gate, Halves, Inner, PackedGate, Step, Unreadable
 from .lookup import lookup
 from .ops import (
     Segment,
@@ -119,7 +119,7 @@ def _with_segments(original: Any, method: Method) -> Callable[..., Any]:
     name = method.name
     as_read, public = getattr(original, name), types.CellType()
     made = {"_fastops_run": run, "_fastops_bind": bind, "_fastops_methods": TENSOR_METHODS}
-    made |= {"_fastops_gate": Gate, "_fastops_packed": PackedGate}
+    made |= {"_fastops_gate": Gate, "_fastops_packed": PackedGate, "_fastops_halves": Halves}
     fused, functions = rewritten(original, method, made, public)
     *wrappers, inner = [(function, function.__code__) for function in functions]
     innermost, code = inner

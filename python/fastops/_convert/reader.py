@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import operator
 import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -16,8 +15,9 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from .._resolve import TENSOR_METHODS
-from .chains import has_effects, is_literal
+from .chains import OPERATORS, has_effects, is_literal
 from .formula import Formula, Function, Gate, Halves, Method, PackedGate, Step, Unreadable
+from .halves import Halving, half_of_last, halving
 
 
 class _Call(NamedTuple):
@@ -39,19 +39,6 @@ class Length(NamedTuple):
 
     number: int
 
-
-_OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-}
 
 _Chain = tuple[_Call | _Half, ...]  # the value of an expression: the steps that lead to it
 
@@ -181,10 +168,10 @@ class Reader:
                 return self.names[name]
             case ast.Call(func=ast.Name(id="len"), args=[ast.Attribute(value=owner, attr=name)]) if self.is_self(owner):
                 return self.length(name)
-            case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-                return _OPERATORS[type(op)](self.number(left), self.number(right))
-            case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _OPERATORS:
-                return _OPERATORS[type(op)](self.number(left), self.number(right))
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
+                return OPERATORS[type(op)](self.number(left), self.number(right))
+            case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in OPERATORS:
+                return OPERATORS[type(op)](self.number(left), self.number(right))
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 return not self.number(operand)
             case ast.Compare(
@@ -247,21 +234,11 @@ class Reader:
                 name in TENSOR_METHODS and not self.is_self(value)
             ):
                 return self.call(value, Method(name))
-            case ast.Call(func=ast.Attribute(value=value, attr="chunk" | "split" as kind), args=[size, *rest]) if (
-                self.is_tensor(value)
-            ):
-                return self.halves(node, kind, value, size, rest, None)
-            case ast.Call(func=ast.Attribute(attr="chunk" | "split" as kind) as function, args=[value, size, *rest]):
-                return self.halves(node, kind, value, size, rest, self.name(function))
-            case ast.Subscript(
-                value=value, slice=ast.Tuple(elts=[ast.Constant(value=places), ast.Slice(lower, upper, None)])
-            ) if places is ... and (lower is None) != (upper is None):
-                chain = self.chain(value)
-                half = Halves("slices", self.size(lower or upper, chain))
-                return (*chain, _Half(int(upper is None), half))
+            case ast.Call() | ast.Subscript() if taken := halving(node):
+                return self.halves(node, taken)
             case ast.Subscript(value=value, slice=ast.Constant(value=int(index))) if index in (0, 1):
                 halves = self.value(value)
-                if isinstance(halves, list):
+                if isinstance(halves, list) and _is_two(halves[index][-1]):
                     return halves[index]
             case ast.Call(func=function, args=[argument], keywords=keywords):
                 return self.call(argument, Function(self.name(function), tuple(map(self.keyword, keywords))))
@@ -278,30 +255,30 @@ class Reader:
         self.calls += 1
         return (*chain, _Call(step, self.calls))
 
-    def halves(
-        self, node: ast.Call, kind: str, value: ast.expr, size: ast.expr, rest: list[ast.expr], function: str | None
-    ) -> list[_Chain]:
-        dims = [*rest, *(keyword.value for keyword in node.keywords if keyword.arg == "dim")]
-        if len(dims) != 1 or len(rest) + len(node.keywords) != 1 or self.constant(dims[0]) != -1:
+    def halves(self, node: ast.expr, taken: Halving) -> _Chain | list[_Chain]:
+        if taken.dim is None or self.constant(taken.dim) != -1:
             raise self.unreadable(node)
-        chain = self.chain(value)
-        match kind, size:
-            case "chunk", _ if self.number(size) == 2:
+        chain = self.chain(taken.value)
+        function = taken.function and self.name(taken.function)
+        match taken.kind, taken.size:
+            case "slices", size:
+                halves = Halves("slices", self.size(size, chain))
+            case "chunk", size if self.number(size) == 2:
                 halves = Halves(function=function)
             case "split", ast.List(elts=[first, second]) | ast.Tuple(elts=[first, second]):
                 sizes = self.size(first, chain), self.size(second, chain)
                 if sizes[0] != sizes[1]:
                     raise self.unreadable(node)
-                halves = Halves(kind, sizes[0], True, function)
-            case "split", _:
-                halves = Halves(kind, self.size(size, chain), False, function)
+                halves = Halves("split", sizes[0], True, function)
+            case "split", size:
+                halves = Halves("split", self.size(size, chain), False, function)
             case _:
                 raise self.unreadable(node)
-        return [(*chain, _Half(0, halves)), (*chain, _Half(1, halves))]
+        both: list[_Chain] = [(*chain, _Half(0, halves)), (*chain, _Half(1, halves))]
+        return both if taken.number is None else both[taken.number]
 
-    def size(self, node: ast.expr | None, of: _Chain) -> int | None:
+    def size(self, node: ast.expr, of: _Chain) -> int | None:
         """A number of features: None for half of those of a value."""
-        assert node is not None
         half = self.values.get(node.id) if isinstance(node, ast.Name) else self.halved(node)
         if half is None:
             number = self.number(node)
@@ -312,21 +289,9 @@ class Reader:
         raise self.unreadable(node)
 
     def halved(self, node: ast.expr) -> _Size | None:
-        """Of ``x.shape[-1] // 2``, or with ``x.size(-1)``: the value of x."""
-        match node:
-            case ast.BinOp(
-                left=ast.Subscript(value=ast.Attribute(value=ast.Name(id=name), attr="shape"), slice=dim)
-                | ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="size"), args=[dim], keywords=[]),
-                op=ast.FloorDiv(),
-                right=ast.Constant(value=2),
-            ) if ast.unparse(dim) == "-1":
-                value = self.values.get(name)
-                return _Size(value) if isinstance(value, tuple) else None
-        return None
-
-    def is_tensor(self, node: ast.expr) -> bool:
-        """Whether it is a value, and not a Python module."""
-        return not isinstance(node, ast.Name) or node.id in self.values
+        """Of ``x.shape[-1] // 2``: the value of x."""
+        value = self.values.get(half_of_last(node) or "")
+        return _Size(value) if isinstance(value, tuple) else None
 
     def keyword(self, node: ast.keyword) -> str:
         match node.value:
@@ -368,6 +333,11 @@ class Reader:
     def unreadable(self, node: ast.AST) -> Unreadable:
         line = ast.unparse(node).splitlines()[0]
         return Unreadable(f"its forward has `{line if len(line) <= 80 else line[:77] + '...'}`")
+
+
+def _is_two(half: _Call | _Half) -> bool:
+    """Whether there is no third: a split by one size gives as many as there are."""
+    return isinstance(half, _Half) and (half.halves.kind != "split" or half.halves.sizes)
 
 
 def _gate(gate: _Chain, up: _Chain) -> _Chain:

@@ -146,7 +146,8 @@ def _details(layer: Any) -> Any:
     if kind is Gate:
         return tuple([(type(part), _details(part)) for part in layer[:3]])
     if kind is PackedGate:
-        return type(layer.activation), _details(layer.activation), layer.gate_last, layer.halves
+        halves = layer.halves if layer.halves.is_known() else None  # which may have no hash
+        return type(layer.activation), _details(layer.activation), layer.gate_last, halves
     return bool(layer.__dict__.get("inplace")) if isinstance(layer, nn.Module) else None
 
 

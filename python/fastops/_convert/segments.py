@@ -20,8 +20,9 @@ from torch import nn
 
 from .._eager import is_plain_tensor
 from .._resolve import TENSOR_METHODS
-from .chains import bind, innermost, is_chunk, links, packed, reads, with_input
-from .formula import Gate, PackedGate, Unreadable
+from .chains import OPERATORS, bind, innermost, links, reads, with_input
+from .formula import Gate, Halves, PackedGate, Unreadable
+from .halves import joined
 from .source import codes_of, definition_of, stored
 
 
@@ -250,39 +251,26 @@ class _Rewriter(ast.NodeTransformer):
         return folded, end
 
     def halves(self, body: list[ast.stmt], start: int) -> tuple[ast.stmt, int] | None:
-        """The statements ``a, b = x.chunk(2, -1)`` and ``y = f(act(a) * b)`` as one, and their end."""
-        match body[start : start + 3]:
-            case [ast.Assign(targets=[ast.Name(id=name)], value=value), following, *_] if (
-                self.counts[name] == (1, 1) and name not in self.shared and links(value).steps
-            ):
-                found = self.halves(body, start + 1)
-                unit: Any = found and innermost(found[0])
-                if isinstance(unit, ast.Call) and unit.args and ast.unparse(unit.args[0]) == name:
-                    unit.args[0] = copy.deepcopy(value)
-                    return found
-            case [
-                ast.Assign(
-                    targets=[ast.Tuple(elts=[ast.Name(id=first), ast.Name(id=second)])], value=ast.Call() as call
-                ),
-                ast.Assign(targets=[ast.Name()]) | ast.Return(value=ast.expr()) as following,
-                *_,
-            ] if is_chunk(call) and self.counts[first] == self.counts[second] == (1, 1):
-                result = copy.deepcopy(following)
-                steps, product = links(result.value)  # type: ignore[arg-type]
-                is_product = isinstance(product, ast.BinOp) and isinstance(product.op, ast.Mult)
-                if not self.shared.isdisjoint((first, second)) or not is_product:
+        """The statements ``h = f(x)``, ``a, b = h.chunk(2, -1)`` and ``y = g(act(a) * b)`` as one, and their end."""
+        if found := joined(body[start:], self.is_own):
+            return found.statement, start + found.end
+        match body[start : start + 2]:
+            case [ast.Assign(targets=[ast.Name(id=name)], value=value), _] if links(value).steps:
+                later = self.halves(body, start + 1)
+                unit: Any = later and innermost(later[0])
+                if not later or not isinstance(unit, ast.Call) or not unit.args:
                     return None
-                factors: Any = product
-                for one, other in ((factors.left, factors.right), (factors.right, factors.left)):
-                    gate = links(one)
-                    if len(gate.steps) == 1 and {ast.unparse(gate.input), ast.unparse(other)} == {first, second}:
-                        whole = copy.deepcopy(call.func.value)  # type: ignore[attr-defined]
-                        unit = packed(gate.steps[0], ast.unparse(gate.input) == second, whole)
-                        if steps:
-                            return with_input(result, unit), start + 2
-                        result.value = unit
-                        return result, start + 2
+                statement: Any = later[0]
+                is_input = ast.unparse(unit.args[0]) == name and reads(statement.value, name) == 1
+                if is_input and self.is_own(name, body[start + 1 : later[1]]):
+                    unit.args[0] = copy.deepcopy(value)
+                    return later
         return None
+
+    def is_own(self, name: str, statements: list[Any]) -> bool:
+        """Whether a variable is for nothing but being read in some statements."""
+        count = sum(reads(statement.value, name) for statement in statements)
+        return name not in self.shared and self.counts[name] == (count, 1)
 
     def is_last_use(self, name: str, statement: ast.Assign | ast.Return) -> bool:
         """Whether nobody reads a variable after a statement."""
@@ -342,9 +330,13 @@ class _Resolver:
                     gate, activation, up = map(self.step, parts)
                     is_known = all(part is not _UNKNOWN for part in (gate, activation, up))
                     return Gate(gate, activation, up, before_up) if is_known else _UNKNOWN
-                case ast.Call(func=ast.Name(id="_fastops_packed"), args=[part, ast.Constant(value=bool(gate_last))]):
-                    activation = self.step(part)
-                    return _UNKNOWN if activation is _UNKNOWN else PackedGate(activation, gate_last)
+                case ast.Call(
+                    func=ast.Name(id="_fastops_packed"),
+                    args=[part, ast.Constant(value=bool(gate_last)), ast.Call(args=arguments)],
+                ):
+                    activation, halves = self.step(part), [self.value(argument) for argument in arguments]
+                    is_known = all(value is not _UNKNOWN for value in (activation, *halves))
+                    return PackedGate(activation, gate_last, Halves(*halves)) if is_known else _UNKNOWN
             if isinstance(node, ast.Call):  # of bind
                 values = [self.value(value) for value in node.args]
                 keywords = {str(keyword.arg): self.value(keyword.value) for keyword in node.keywords}
@@ -359,6 +351,9 @@ class _Resolver:
                 return value
             case ast.UnaryOp():
                 return ast.literal_eval(node) if isinstance(node.operand, ast.Constant) else _UNKNOWN
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
+                numbers = [self.value(left), self.value(right)]
+                return OPERATORS[type(op)](*numbers) if all(type(number) is int for number in numbers) else _UNKNOWN
             case ast.Name(id=name):
                 return self.names.get(name, _UNKNOWN)
             case ast.Attribute(value=owner, attr=name):
