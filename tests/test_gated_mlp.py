@@ -148,8 +148,15 @@ def test_gated_mlp_keeps_gate_and_up(device):
 
 
 # Sizes that take several blocks of rows, columns and depth; several chunks of rows, with small gradients and larger
-# ones; rows a power of two apart; and rows that are too few for the threads.
-BLOCKS = [(300, 130, 290, 97), (2500, 70, 33, 5), (2100, 100, 80, 97), (40, 1024, 7, 1024), (40, 100, 110, 65)]
+# ones; rows a power of two apart; rows that are too few for the threads; and weights that are packed on the way.
+BLOCKS = [
+    (300, 130, 290, 97),
+    (2500, 70, 33, 5),
+    (2100, 100, 80, 97),
+    (40, 1024, 7, 1024),
+    (40, 100, 110, 65),
+    (90, 270, 250, 65),
+]
 
 
 @every_dtype

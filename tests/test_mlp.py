@@ -221,7 +221,15 @@ def test_many_rows_of_data(device, dtype, sizes):
 
 @every_dtype
 @pytest.mark.parametrize(
-    ("rows", "sizes"), [(300, (256, 130, 97)), (2500, (70, 33, 5)), (40, (100, 290, 3)), (7, (129, 66, 65, 1))]
+    ("rows", "sizes"),
+    [
+        (300, (256, 130, 97)),
+        (2500, (70, 33, 5)),
+        (40, (100, 290, 3)),
+        (7, (129, 66, 66, 1)),
+        (210, (301, 260, 70)),
+        (70, (1024, 66, 3)),
+    ],
 )
 def test_blocks(device, dtype, rows, sizes, restore_threads):
     """Sizes that take several blocks, within the budget; our own products give the same bits from any threads."""

@@ -70,7 +70,7 @@ constexpr Faster table[] = {
     {Cpu::other, Operands::float32, Pass::backward, 1, any, any},
     {Cpu::other, Operands::pairs, Pass::forward, 1, any, any},
     {Cpu::other, Operands::pairs, Pass::backward, 1, any, large_weights},
-    {Cpu::other, Operands::pairs, Pass::backward, 32, any, any},
+    {Cpu::other, Operands::pairs, Pass::backward, 2048, any, any},
     {Cpu::other_in_avx2, Operands::float32, Pass::forward, 1, 32, any},
 };
 

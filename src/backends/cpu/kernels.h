@@ -72,7 +72,7 @@ struct Parts {
 };
 
 // The most rows whose sums for a panel are in the L1 cache before an epilogue takes them.
-inline constexpr int64_t block_rows = 96;
+inline constexpr int64_t block_rows = 192;
 
 struct Kernels;
 

@@ -151,7 +151,7 @@ struct MlpJetCall : MlpCall {
   int64_t rows_of_point() const { return 1 + directions + seconds; }
 };
 // The rows of a point that there are kernels for, at most.
-inline constexpr int64_t most_jet_rows = block_rows;
+inline constexpr int64_t most_jet_rows = 96;
 FASTOPS_KERNELS_API void mlp_jet_forward(Caller&, const MlpJetCall&, ConstRows input, Rows output);
 FASTOPS_KERNELS_API void mlp_jet_backward(Caller&, const MlpJetCall&, ConstRows input, ConstRows grad_output,
                                           Rows input_grad);

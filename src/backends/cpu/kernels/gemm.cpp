@@ -23,25 +23,34 @@ void store(const void* arguments, const Block& block) {
   });
 }
 
-// Measured. Whole vectors of columns alone; rows that are far apart fall into few sets of the caches.
+// ---- measured ----
+
+// Whole vectors of columns alone. Rows that are far apart, or a multiple of 4 KiB, fall into few sets of the caches.
 template <class S>
 bool reads_matrix(int64_t rows, int64_t columns) {
   if (columns % Vec<S>::width != 0) return false;
 #if defined(CPU_CAPABILITY_AVX512)
+  if (columns * int64_t{sizeof(S)} % 4096 == 0) return rows <= 64;
   return rows <= 256 || columns < 2048;
 #else
   return rows <= 256;
 #endif
 }
 
-// Measured. At the end of each sum its vector has to be added up.
+// At the end of each sum its vector has to be added up.
 bool reads_transpose(int64_t rows, int64_t depth) {
 #if defined(CPU_CAPABILITY_AVX512)
-  return rows <= 4 ? depth >= 64 : rows <= 96 && depth >= 256;
+  return rows <= 4 ? depth >= 64 : rows <= 24 && depth >= 256;
 #else
   return rows <= 4 && depth >= 64;
 #endif
 }
+
+// Larger weights are shared by their columns, so that each thread reads a part of them once; and where a thread's rows
+// are one block, it packs that part on its way from memory to the L1 cache.
+constexpr int64_t large_weight = 64 * 1024;
+int64_t least_rows(int64_t elements) { return elements >= large_weight ? 128 : 24; }
+bool packs_on_the_way(int64_t rows, int64_t elements) { return rows <= block_rows && elements >= large_weight; }
 
 template <class Storage>
 void add(GemmKernels& entry) {
@@ -50,8 +59,8 @@ void add(GemmKernels& entry) {
   entry = {.operand = std::is_same_v<S, double> ? Dtype::float64 : Dtype::float32,
            .reads_matrix = is_plain ? reads_matrix<S> : nullptr,
            .reads_transpose = is_plain && Arithmetic<S>::takes_transpose ? reads_transpose : nullptr,
-           .packs_on_the_way = nullptr,
-           .least_rows = [](int64_t) { return int64_t{24}; },
+           .packs_on_the_way = is_plain ? packs_on_the_way : nullptr,
+           .least_rows = least_rows,
            .most_rows = block_rows,
            .left_bytes = 3 * 1024 * 1024,
            .rows_at_once = 1,

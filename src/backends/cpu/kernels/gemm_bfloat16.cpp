@@ -39,9 +39,10 @@ void add_bfloat16_products(KernelTable& table) {
   GemmKernels& gemm = table.gemm[static_cast<int>(Dtype::bfloat16)];
   gemm.operand = Dtype::bfloat16;
   gemm.reads_transpose = [](int64_t rows, int64_t depth) {
-    return rows <= 8 ? depth >= 64 : rows <= 256 && depth >= 128;
+    return rows <= 8 ? depth >= 64 : rows <= 24 && depth >= 128;
   };
   gemm.reads_matrix = nullptr;
+  gemm.packs_on_the_way = table.gemm[static_cast<int>(Dtype::float32)].packs_on_the_way;
   gemm.at_once = Pairs::at_once;
   gemm.pack = pack_pairs<Pairs::at_once>;
   gemm.pack_transposed = pack_transposed_pairs<Pairs::at_once>;

@@ -199,6 +199,18 @@ Units units_of(const ParameterGradients& layer, Dtype dtype, int64_t rows) {
   return {blocks.count * panels_of(layer, dtype), blocks.n / blocks.count};
 }
 
+bool has_panels(const ParameterGradients& layer) { return layer.weight && !layer.input_in_place; }
+
+// Whether a layer's panels are those of the layer before it, as a gate and its other half have the same input.
+bool shares_panels(std::span<const ParameterGradients> layers, size_t i) {
+  if (i == 0 || !has_panels(layers[i - 1]) || !has_panels(layers[i])) return false;
+  const Panels& before = layers[i - 1].input;
+  const Panels& own = layers[i].input;
+  return own.kernel == before.kernel && own.arguments.source.data == before.arguments.source.data &&
+         own.arguments.second.data == before.arguments.second.data &&
+         own.arguments.columns == before.arguments.columns && own.arguments.activation == before.arguments.activation;
+}
+
 // Small gradients do not make work for all threads: there the threads share the rows, and the sums of the parts are
 // added in order. The number of parts, and with it every bit of the result, does not depend on the threads.
 int64_t parts_of(std::span<const ParameterGradients> layers, int64_t rows) {
@@ -236,10 +248,10 @@ GradientSums::GradientSums(Caller& caller, Dtype dtype, int64_t threads, std::sp
       if (layer.bias) sums.bias = in_place ? layer.bias : caller.take(layer.out_features * size);
     }
   }
-  for (const ParameterGradients& layer : layers) {
-    panels_.push_back(layer.weight && !layer.input_in_place
-                          ? take_panels(caller, dtype, rows, layer.input.arguments.columns)
-                          : nullptr);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    panels_.push_back(shares_panels(layers, i) ? panels_[i - 1]
+                      : has_panels(layers[i])  ? take_panels(caller, dtype, rows, layers[i].input.arguments.columns)
+                                               : nullptr);
   }
   const bool packs = !std::all_of(layers.begin(), layers.end(),
                                   [&](const ParameterGradients& layer) { return takes_in_place(layer, dtype); });
@@ -306,7 +318,7 @@ void GradientSums::add(std::span<const ParameterGradients> layers, int64_t rows,
 void GradientSums::add_whole(std::span<const ParameterGradients> layers, int64_t rows, bool first) {
   inputs_.clear();
   for (size_t i = 0; i < layers.size(); ++i) {
-    if (!layers[i].weight || layers[i].input_in_place) continue;
+    if (!has_panels(layers[i]) || shares_panels(layers, i)) continue;
     Panels& input = inputs_.push_back(layers[i].input);
     input.arguments.depth = rows;
     input.arguments.panels = panels_[i];
@@ -335,7 +347,8 @@ void GradientSums::add_part(std::span<const ParameterGradients> layers, int64_t 
     input.depth = count;
     const int64_t width = panel_count(dtype_, input.columns) * gemm_kernels(dtype_).panel_columns;
     if (panels_[i]) input.panels = static_cast<char*>(panels_[i]) + width * depth_bytes(dtype_, begin);
-    if (layer.weight && !layer.input_in_place) layer.input.kernel(input, 0, panel_count(dtype_, input.columns));
+    if (has_panels(layer) && !shares_panels(layers, i))
+      layer.input.kernel(input, 0, panel_count(dtype_, input.columns));
     multiply(layer, sums_[part * layers.size() + i], input.panels, count, part, 0, units_of(layer, dtype_, count).count,
              !first);
   }
