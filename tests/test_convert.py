@@ -193,7 +193,7 @@ LEFT = {
         lambda: nn.Sequential(nn.Linear(6, 6, dtype=torch.complex64), nn.ReLU()),
         "that is no plain tensor",
     ),
-    "Sequential": (lambda: CustomSequential(nn.Linear(6, 6), nn.ReLU()), "its forward takes more than one tensor"),
+    "Sequential": (lambda: CustomSequential(nn.Linear(6, 6), nn.ReLU()), "its forward has `scale`"),
     "forward": (with_own_forward, "the module has a forward of its own"),
     "script": (lambda: torch.jit.script(two_layers()), "it is compiled already"),
     "compile": (lambda: torch.compile(two_layers()), "it is compiled already"),

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import fastops
-from fastops._convert.source import read
+from fastops._convert.reader import read
 from fastops._resolve import OTHER_CLASSES, resolve
 from reference import ACTIVATIONS
 from sample import close

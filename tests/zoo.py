@@ -169,7 +169,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any], int, int]] =
     ),
     "Whisper encoder": (lambda: whisper.WhisperEncoder(WHISPER), spectrum, 2, 0),
     "Whisper decoder": (lambda: whisper.WhisperDecoder(WHISPER), tokens, 2, 0),
-    "BERT": (lambda: bert.BertForMaskedLM(BertConfig(**SMALL)), tokens, 3, 0),
+    "BERT": (lambda: bert.BertForMaskedLM(BertConfig(**SMALL)), tokens, 4, 0),
     "BERT with pooler": (lambda: bert.BertModel(BertConfig(**SMALL)), tokens, 2, 1),
     "GPT-2": (lambda: gpt2.GPT2LMHeadModel(GPT2), tokens, 2, 0),
     "LLaMA": (lambda: llama.LlamaForCausalLM(LlamaConfig(**SMALL)), tokens, 2, 0),

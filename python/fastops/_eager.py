@@ -57,13 +57,23 @@ def know(
         parameters: the names of its parameters.
         own_functions: its modules have functions of their own, which only Python looks at.
     """
-    forward = kind.forward
-    home = sys.modules[kind.__module__]
-    if not isinstance(forward, FunctionType) or forward.__globals__ is not vars(home):
+    forward: Any = kind.forward
+    uses = uses_of(forward, kind.__module__)
+    if uses is None:
         _classes[kind] = _Class(None, ())  # replaced before fastops was imported: none of its modules is plain
         return
+    _classes[kind] = _Class(forward, uses)
+    if not own_functions:
+        _C.add_plain_class(kind, forward, list(uses), activation, list(parameters))
+
+
+def uses_of(function: Any, module: str | None = None) -> tuple[tuple[ModuleType, str, Any], ...] | None:
+    """What a function of a module finds there by name, and what of that in other modules; None of another module's."""
+    home = sys.modules.get(module or getattr(function, "__module__", None) or "")
+    if home is None or not isinstance(function, FunctionType) or function.__globals__ is not vars(home):
+        return None
     uses: list[tuple[ModuleType, str, Any]] = []
-    names = forward.__code__.co_names
+    names = function.__code__.co_names
     for name in names:
         value = vars(home).get(name)
         if value is None:
@@ -71,9 +81,7 @@ def know(
         uses.append((home, name, value))
         if isinstance(value, ModuleType):
             uses += [(value, inner, vars(value)[inner]) for inner in names if inner in vars(value)]
-    _classes[kind] = _Class(forward, tuple(uses))
-    if not own_functions:
-        _C.add_plain_class(kind, forward, uses, activation, list(parameters))
+    return tuple(uses)
 
 
 def knows(kind: type[nn.Module]) -> bool:
@@ -180,6 +188,11 @@ def _is_unchanged(kind: type[nn.Module]) -> bool:
         if getattr(module, name, None) is not value:
             return False
     return True
+
+
+def is_recorded(kind: type[nn.Module]) -> bool:
+    """Whether torch.fx records the calls of modules of a class."""
+    return _is_of_fx(kind.__call__)
 
 
 def _is_of_fx(call: Any) -> bool:

@@ -123,20 +123,48 @@ def test_x_transformers() -> None:
     converted_like_original(model, torch.randint(32, (2, 16)))
 
 
-@pytest.mark.parametrize("activation", ["geglu", "gelu", "linear-silu", "swiglu"])
+def test_x_transformers_gated() -> None:
+    """Its gated units, which ask whether there is something to clamp to, are one op with the layer behind them."""
+    x_transformers = import_module("x_transformers")
+    torch.manual_seed(5)
+    decoder = x_transformers.Decoder(dim=32, depth=1, heads=2, ff_glu=True, ff_swish=True)
+    model = x_transformers.TransformerWrapper(num_tokens=32, max_seq_len=16, attn_layers=decoder).eval()
+    block = next(module for module in model.modules() if type(module).__name__ == "FeedForward")
+    converted_like_original(model, torch.randint(32, (2, 16)))
+    assert is_one_op(block.ff, batch(8, 32))
+
+
+@pytest.mark.parametrize("norm", [None, "layer_norm"])
+def test_torch_geometric_mlp(norm: str | None) -> None:
+    """A loop over layers and norms, with arguments that only some norms need."""
+    module = import_module("torch_geometric.nn").MLP([32, 16, 16, 4], norm=norm).eval()
+    converted_like_original(module, batch(8, 32)) if norm is None else fastops.nn.convert(module)
+    assert (norm is not None) or is_one_op(module, batch(8, 32))
+    reference = import_module("torch_geometric.nn").MLP([32, 16, 16, 4], norm=norm).eval()
+    reference.load_state_dict(module.state_dict())
+    assert_close(
+        module(batch(8, 32), torch.zeros(8, dtype=torch.long), return_emb=True),
+        reference(batch(8, 32), torch.zeros(8, dtype=torch.long), return_emb=True),
+    )
+
+
+@pytest.mark.parametrize("activation", ["geglu", "gelu", "gelu-approximate", "linear-silu", "swiglu"])
 def test_diffusers_feed_forward(activation: str) -> None:
-    """The feed-forward blocks of diffusion transformers; those that convert does not fuse compute on as before."""
+    """The feed-forward blocks of diffusion transformers are one op, but with the argument that is ignored."""
     attention = import_module("diffusers.models.attention")
     torch.manual_seed(6)
     block = attention.FeedForward(32, activation_fn=activation).eval()
     model = copy.deepcopy(block)
     report = fastops.nn.convert(model)
-    assert report.replaced or activation in ("geglu", "gelu")
+    assert report.replaced[0].module is model
+    assert is_one_op(model, batch(8, 32))
     x = batch(8, 32)
     results = [
         [module(x), *torch.autograd.grad(module(x).sum(), list(module.parameters()))] for module in (model, block)
     ]
     assert_close(*results)
+    with pytest.warns(FutureWarning, match="scale"):
+        assert_close(model(x, scale=1.0), block(x))
 
 
 def test_diffusers_time_embedding() -> None:

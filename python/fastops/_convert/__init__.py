@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import dis
 import functools
 import inspect
 import re
 import types
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -20,65 +19,11 @@ from .._resolve import PARAMETERS, find
 from .classes import known_class
 from .formula import Formula, Gate, Inner, PackedGate, Step, Unreadable
 from .fused import FusedModule, fuse, segments_of, sequentials_of, steps_of
+from .inner import is_plain_sequential
 from .ops import activation_of, does_nothing, is_conv1d_class, is_linear, name_of, next_segment
-from .run import is_plain_sequential
+from .reader import read
+from .report import Conversion, Left, Replaced
 from .segments import Segments, methods_of, unwrapped
-from .source import read
-
-
-class Replaced(NamedTuple):
-    """A module that :func:`fastops.nn.convert` gave another ``forward``."""
-
-    name: str
-    module: nn.Module
-    original: type[nn.Module]
-    ops: str
-
-
-class Left(NamedTuple):
-    """A module that has layers to fuse, but that :func:`fastops.nn.convert` left as it is."""
-
-    name: str
-    module: nn.Module
-    reason: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Conversion:
-    """What :func:`fastops.nn.convert` did; printed as a table.
-
-    Attributes:
-        model: the model that was given.
-        replaced: for each converted module, its qualified name, the module, its original class, and the ops.
-        left: for each module that was considered and left, its qualified name, the module, and the reason.
-    """
-
-    model: nn.Module
-    replaced: list[Replaced]
-    left: list[Left]
-
-    def revert(self) -> None:
-        """Gives the converted modules their original classes back.
-
-        Raises:
-            RuntimeError: the class of one was changed by somebody else in the meantime. None is reverted then.
-        """
-        converted = [row for row in self.replaced if isinstance(row.module, FusedModule)]
-        for row in converted:
-            if not type(row.module).__dict__.get("_fastops_original"):
-                raise RuntimeError(
-                    f"fastops.nn.convert: cannot revert '{row.name}', whose class was changed to "
-                    f"{type(row.module).__qualname__} after the conversion; undo that first"
-                )
-        for row in converted:
-            object.__setattr__(row.module, "__class__", row.original)
-
-    def __str__(self) -> str:
-        replaced = [(row.name, row.original.__name__, row.ops) for row in self.replaced]
-        left = [(row.name, type(row.module).__name__, row.reason) for row in self.left]
-        return "\n".join([*_table("replaced", replaced), *_table("left", left)])
-
-    __repr__ = __str__
 
 
 def convert(model: nn.Module) -> Conversion:
@@ -107,11 +52,10 @@ def convert(model: nn.Module) -> Conversion:
     if not isinstance(model, nn.Module):
         raise TypeError(f"fastops.nn.convert: model must be a torch.nn.Module, but is a {type(model).__qualname__}")
     conversion = Conversion(model, [], [])
+    places: dict[int, int] = {}
     computed_elsewhere: set[int] = set()  # each Sequential whose layers are computed by a module that has it
     try:
-        for name, module in _walk(model, "", set()):
-            if id(module) in computed_elsewhere:
-                continue
+        for name, module in _walk(model, "", places):
             if isinstance(module, FusedModule):
                 computed_elsewhere.update(_computed_by(module, module._fastops_formula))
                 continue
@@ -119,8 +63,8 @@ def convert(model: nn.Module) -> Conversion:
             try:
                 ops, formula = _plan(module)
                 if ops:
-                    computed_elsewhere.update(_computed_by(module, formula))
                     fuse(module, formula)
+                    computed_elsewhere.update(_computed_by(module, formula))
             except Unreadable as reason:
                 conversion.left.append(Left(name, module, str(reason)))
             except Exception as error:  # of somebody else's class: the other modules are converted nevertheless
@@ -131,19 +75,22 @@ def convert(model: nn.Module) -> Conversion:
     except BaseException:  # without a report, nothing may stay converted
         conversion.revert()
         raise
+    conversion._leave_out(computed_elsewhere)
+    for rows in (conversion.replaced, conversion.left):
+        rows.sort(key=lambda row: places[id(row.module)])
     return conversion
 
 
-def _walk(module: nn.Module, name: str, seen: set[int]) -> Iterator[tuple[str, nn.Module]]:
-    """The modules that can be converted, each once."""
-    if id(module) in seen:
+def _walk(module: nn.Module, name: str, places: dict[int, int]) -> Iterator[tuple[str, nn.Module]]:
+    """The modules that can be converted, each once, behind those in it; ``places`` gets the order from without."""
+    if id(module) in places:
         return
-    seen.add(id(module))
-    yield name, module
+    places[id(module)] = len(places)
     if not _is_compiled(module):
         for child_name, child in module._modules.items():
             if child is not None:
-                yield from _walk(child, f"{name}.{child_name}" if name else child_name, seen)
+                yield from _walk(child, f"{name}.{child_name}" if name else child_name, places)
+    yield name, module
 
 
 def _is_compiled(module: nn.Module) -> bool:
@@ -176,6 +123,10 @@ def _plan(module: nn.Module) -> tuple[list[str], Formula | Segments | None]:
     has_products = any(map(_looks_linear, own)) or _multiplies(module)
     try:
         formula = read(module)
+        if formula and formula.takes_more:  # segments are for any arguments
+            segments, ops = segments_of(module)
+            if segments is not None:
+                return ops, segments
     except Unreadable:
         segments, ops = segments_of(module)
         if segments is not None:
@@ -209,7 +160,9 @@ def _is_in_one_sequential(op: tuple[str, list[Step | Inner]]) -> bool:
 
 
 def _computed_by(module: nn.Module, formula: Formula | Segments | None) -> list[int]:
-    return [] if isinstance(formula, Segments) else [id(inner) for inner in sequentials_of(module, formula)]
+    if isinstance(formula, Segments) or (formula and formula.takes_more):  # which calls it in other calls
+        return []
+    return [id(inner) for inner in sequentials_of(module, formula)]
 
 
 def _of_list(module: Any) -> list[nn.Module]:
@@ -243,16 +196,22 @@ def _fused_ops(steps: list[Step | Inner], layers: list[Any]) -> Iterator[tuple[s
 
 def _names(step: Step | Inner) -> Sequence[str]:
     """The attributes that a step calls, in order."""
+    if isinstance(step, Inner):
+        return [step.named(part) for part in _parts(step.step)]
+    return [str(part) for part in _parts(step)]
+
+
+def _parts(step: Step | Inner) -> Sequence[Any]:
     if isinstance(step, Gate):
-        return [str(part) for part in step[:3]]
-    return [str(step.activation)] if isinstance(step, PackedGate) else [str(step)]
+        return step[:3]
+    return [step.activation] if isinstance(step, PackedGate) else [step]
 
 
 def _why_not(steps: list[Step | Inner], layers: list[Any]) -> str:
     """What is wrong with the first linear layer that something follows, or with its activation; "" if there is none."""
     for i, (step, layer) in enumerate(zip(steps, layers, strict=True)):
-        if isinstance(step, (Gate, PackedGate)):
-            return _not_an_activation(str(step.activation), layer.activation)
+        if isinstance(layer, (Gate, PackedGate)):
+            return _not_an_activation(_names(step)[isinstance(layer, Gate)], layer.activation)
         if not _looks_linear(layer):
             continue
         if i + 1 < len(layers) and not _looks_linear(layers[i + 1]):
@@ -370,17 +329,3 @@ def _names_in_methods(module: nn.Module) -> set[str]:
 
 def _codes(module: nn.Module) -> list[types.CodeType]:
     return [inner.__code__ for _, method in methods_of(module) for inner in unwrapped(method)]
-
-
-def _table(title: str, rows: list[tuple[str, str, str]]) -> list[str]:
-    """The rows aligned; those that differ only in the numbers within their names are one."""
-    groups: dict[tuple[str, str, str], list[str]] = {}
-    for name, kind, text in rows:
-        groups.setdefault((re.sub(r"\d+", "*", name), kind, text), []).append(name or "(the model)")
-    shown = [
-        (names[0] if len(names) == 1 else f"{pattern} ({len(names)} times)", kind, text)
-        for (pattern, kind, text), names in groups.items()
-    ]
-    widths = [max((len(row[i]) for row in shown), default=0) for i in range(2)]
-    lines = [f"  {name:{widths[0]}}  {kind:{widths[1]}}  {text}" for name, kind, text in shown]
-    return [f"{title}: {len(rows)}", *lines]

@@ -8,6 +8,7 @@ is a GELU however it is written.
 from __future__ import annotations
 
 import ast
+import copy
 import functools
 import inspect
 import math
@@ -101,19 +102,27 @@ INPUT = _of("input")
 HALVES = _of("half", 0), _of("half", 1)
 
 
-class _Evaluator:
+class Evaluator:
     """Evaluates statements; the values of names are sums, functions and modules of Python."""
 
-    def __init__(self, names: dict[str, Any], owner: str = "", has_bias: bool = True) -> None:
+    def __init__(
+        self, names: dict[str, Any], owner: str = "", has_bias: bool = True, attributes: dict[str, Any] | None = None
+    ) -> None:
         self.names = names
         self.owner = owner
         self.has_bias = has_bias
+        self.attributes = attributes or {}
 
     def run(self, body: list[ast.stmt]) -> Sum | None:
-        for statement in body:
+        for i, statement in enumerate(body):
             match statement:
                 case ast.Expr(value=ast.Constant()):
                     pass
+                case ast.If(test=test, body=[ast.Return(value=ast.expr() as special)]) if self.asks_for_device(test):
+                    value = self.run(statement.orelse or body[i + 1 :])
+                    if value is None or self.in_float32(special) != value:
+                        raise self.unreadable(statement)
+                    return value
                 case ast.Return(value=ast.expr() as value):
                     return self.sum(value)
                 case ast.Assign(targets=[ast.Name(id=name)], value=value):
@@ -136,6 +145,33 @@ class _Evaluator:
     def asks_for_bias(self, test: ast.expr) -> bool | None:
         text = ast.unparse(test)
         return {f"{self.owner}.bias is None": False, f"{self.owner}.bias is not None": True}.get(text)
+
+    def asks_for_device(self, test: ast.expr) -> bool:
+        """Whether a condition is for nothing but tensors of one kind of devices."""
+        match test:
+            case ast.BoolOp(op=ast.And(), values=[first, *others]):
+                calls = [other for other in others if isinstance(other, ast.Call) and not other.keywords]
+                arguments = [argument for call in calls for argument in call.args]
+                is_plain = len(calls) == len(others) and all(isinstance(value, ast.Constant) for value in arguments)
+                return is_plain and self.asks_for_device(first)
+            case ast.Compare(
+                left=ast.Attribute(value=ast.Attribute(value=ast.Name(id=name), attr="device"), attr="type"),
+                ops=[ast.Eq()],
+                comparators=[ast.Constant()],
+            ):
+                return self.names.get(name) == INPUT
+        return False
+
+    def in_float32(self, node: ast.expr) -> Sum:
+        """What is computed in float32 and rounded to the input's dtype, as if it was computed in that."""
+        match node:
+            case ast.Call(func=ast.Attribute(value=inner, attr="to")) if text_of_cast(node):
+                name = text_of_cast(node).removesuffix(".dtype")
+                if self.names.get(name) != INPUT:
+                    raise self.unreadable(node)
+                replaced = _WithoutCast(name).visit(copy.deepcopy(inner))
+                return self.sum(replaced)
+        return self.sum(node)
 
     def sum(self, node: ast.expr) -> Sum:
         match node:
@@ -172,11 +208,17 @@ class _Evaluator:
                 return known(*arguments)
             except TypeError:
                 raise Unreadable("its forward calls a function with other arguments") from None
-        values = {name: ast.literal_eval(value) for name, value in keywords.items()}
+        values = {name: self.keyword(value) for name, value in keywords.items()}
         found = find(functools.partial(function, **values) if values else function)
         if found is None or len(arguments) != 1 or values.get("inplace"):
             raise Unreadable("its forward calls what is no known function")
         return _of("activation", found[0], tuple(found[1]), arguments[0])
+
+    def keyword(self, node: ast.expr) -> Any:
+        match node:
+            case ast.Attribute(value=ast.Name(id=owner), attr=name) if owner == self.owner and name in self.attributes:
+                return self.attributes[name]
+        return ast.literal_eval(node)
 
     def is_path_of_module(self, node: ast.expr) -> bool:
         try:
@@ -199,6 +241,30 @@ class _Evaluator:
         return Unreadable(f"its forward has `{ast.unparse(node).splitlines()[0]}`")
 
 
+def text_of_cast(node: ast.expr) -> str:
+    """The dtype of ``x.to(dtype)`` or ``x.to(dtype=dtype)``; "" of something else."""
+    match node:
+        case ast.Call(func=ast.Attribute(attr="to"), args=[dtype], keywords=[]):
+            return ast.unparse(dtype)
+        case ast.Call(func=ast.Attribute(attr="to"), args=[], keywords=[ast.keyword(arg="dtype", value=dtype)]):
+            return ast.unparse(dtype)
+    return ""
+
+
+class _WithoutCast(ast.NodeTransformer):
+    """Has a variable in the place of its cast to float32."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name) as value, attr="to")) if name == self.name:
+                if text_of_cast(node) == "torch.float32":
+                    return value
+        return self.generic_visit(node)  # type: ignore[return-value]
+
+
 _FORMULAS = {
     "gelu": ["0.5 * x * (1 + erf(x / 2 ** 0.5))"],
     "gelu_tanh": ["0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3)))"],
@@ -217,10 +283,10 @@ _NAMES = {
 
 
 def _evaluated(formula: str, input: Sum, **names: Any) -> Sum:
-    return _Evaluator({**_NAMES, "x": input, **names}).sum(ast.parse(formula, mode="eval").body)
+    return Evaluator({**_NAMES, "x": input, **names}).sum(ast.parse(formula, mode="eval").body)
 
 
-def _activation(value: Sum, input: Sum) -> tuple[str, list[float]] | None:
+def known_activation(value: Sum, input: Sum) -> tuple[str, list[float]] | None:
     match value:
         case (((("activation", name, params, argument),), 1.0),) if argument == input:
             return name, list(params)
@@ -282,14 +348,14 @@ def _read(kind: type[nn.Module]) -> Known:
             return _NOTHING
         around = {**forward.__globals__, **inspect.getclosurevars(forward).nonlocals}
         around |= dict.fromkeys(forward.__code__.co_varnames) | {names[1]: INPUT}
-        values = [_Evaluator(dict(around), names[0], has_bias).run(definition.body) or () for has_bias in (True, False)]
+        values = [Evaluator(dict(around), names[0], has_bias).run(definition.body) or () for has_bias in (True, False)]
     except (Unreadable, ValueError, ArithmeticError):
         return _NOTHING
     if values == [_evaluated(_LINEAR, INPUT), _evaluated(_LINEAR, INPUT, bias=())]:
         known = Known(is_linear=True)
     elif values[0] != values[1]:
         return _NOTHING
-    elif activation := _activation(values[0], INPUT):
+    elif activation := known_activation(values[0], INPUT):
         known = Known(activation=activation)
     elif gated := _gated(values[0]):
         known = Known(gated=gated)

@@ -95,18 +95,40 @@ class PackedGate(NamedTuple):
         return first * self.activation(second) if self.gate_last else self.activation(first) * second
 
 
+class Scaled(NamedTuple):
+    """``x * factor``, of an attribute of the module, or of its value."""
+
+    factor: Any
+
+    def __call__(self, input: Any) -> Any:
+        """As the original forward does."""
+        return input * self.factor
+
+
 class Inner(NamedTuple):
-    """A module within a Sequential."""
+    """A step within a Sequential, or within a module that is converted itself."""
 
     owner: str
-    name: str
+    step: Any
 
     def __str__(self) -> str:
-        return f"{self.owner}.{self.name}"
+        return self.named(self.step)
+
+    def named(self, step: Any) -> str:
+        """The name of a step, or of a part of it, in the outer module."""
+        return str(step) if isinstance(step, (Function, Method)) else f"{self.owner}.{step}"
 
 
 # What is done to a tensor: an attribute of the module is called, as in "act" or "layers[0]", or one of the above.
-Step = str | Function | Method | Gate | PackedGate
+Step = str | Function | Method | Gate | PackedGate | Scaled
+
+
+class Condition(NamedTuple):
+    """What a function around the class says to some arguments; ``answer`` is None for a builtin, that it must be."""
+
+    function: str
+    arguments: tuple[Any, ...] = ()
+    answer: bool | None = None
 
 
 class Formula(NamedTuple):
@@ -117,6 +139,8 @@ class Formula(NamedTuple):
     cast: bool = False  # there is a cast between the steps, which does nothing where all have one dtype
     lengths: tuple[tuple[str, int], ...] = ()  # of the lists of modules that there are loops over
     present: tuple[str, ...] = ()  # attributes that are not None
+    conditions: tuple[Condition, ...] = ()
+    takes_more: bool = False  # arguments, of calls with which it says nothing
 
     def __str__(self) -> str:
         text, where = "x", ""
@@ -127,6 +151,8 @@ class Formula(NamedTuple):
                 gate, up = ("b", "a") if step.gate_last else ("a", "b")
                 where = f", a, b = {text}{step.halves}"
                 text = f"{step.activation}({gate}) * {up}"
+            elif isinstance(step, Scaled):
+                text = f"{text} * {step.factor}"
             else:
                 text = f"{step}({text})"
         return text + where

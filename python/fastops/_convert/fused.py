@@ -20,8 +20,10 @@ from torch import Tensor, nn
 
 from .._resolve import TENSOR_METHODS
 from .chains import bind
+from .conditions import Length
 from .formula import Formula, Gate, Halves, Inner, PackedGate, Step, Unreadable
-from .lookup import lookup
+from .inner import is_plain_sequential, layers_within
+from .lookup import conditions_of, lookup
 from .ops import (
     Segment,
     activation_of,
@@ -33,10 +35,9 @@ from .ops import (
     saves_little,
     weight_and_bias,
 )
-from .reader import Length
-from .run import flattened, is_plain_sequential, run
+from .reader import read_class
+from .run import run
 from .segments import Choice, Chosen, Method, Segments, find_segments, rewritten
-from .source import read_class
 
 
 class FusedModule:
@@ -90,28 +91,37 @@ def _fused_class(original: Any, formula: Formula | Segments | None) -> type[nn.M
     if isinstance(formula, Segments):
         body |= {method.name: _with_segments(original, method) for method in formula.methods}
     else:
-        body["forward"] = _with_formula(original, formula)
+        body |= _with_formula(original, formula)
     make = abc.ABCMeta.__new__ if issubclass(metaclass, abc.ABCMeta) else type.__new__  # past its __call__
     return make(metaclass, f"Fused{original.__name__}", (FusedModule, original), body)
 
 
-def _with_formula(original: Any, formula: Formula | None) -> Callable[..., Any]:
-    """A forward that computes the formula, as long as that is the one of the original's."""
+def _with_formula(original: Any, formula: Formula | None) -> dict[str, Any]:
+    """A forward that computes the formula, as long as that is the one of the original's, and what gives its steps."""
     original_forward = original.forward
     code = original_forward.__code__
     layers = lookup(formula, original_forward) if formula else _sequential_layers
+    hold = conditions_of(formula, original_forward) if formula and formula.conditions else None
+    casts, takes_more = formula is not None and formula.cast, formula is not None and formula.takes_more
+    defaults = original_forward.__defaults__
+
+    def steps(self: Any) -> dict[Any, Any] | None:
+        # Other libraries replace the forward of classes, too, or its code.
+        if original.forward is not original_forward or original_forward.__code__ is not code:
+            return None
+        if takes_more and not _are_same(original_forward.__defaults__, defaults):
+            return None
+        return layers(self) if _holds(self, formula) and (hold is None or hold()) else None
 
     @functools.wraps(original_forward)  # TorchScript compiles what is wrapped, and its signature is shown
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        # Other libraries replace the forward of classes, too, or its code.
-        as_read = original.forward is original_forward and original_forward.__code__ is code
-        if as_read and len(args) == 1 and not kwargs and _holds(self, formula):
-            current = layers(self)
-            if formula is None or not formula.cast or _is_of_one_dtype(current.values(), args[0]):
-                return run(current, args[0])
+        current = steps(self) if len(args) == 1 and not kwargs else None
+        if current is not None and (not casts or _is_of_one_dtype(current.values(), args[0])):
+            return run(current, args[0])
         return original.forward(self, *args, **kwargs)
 
-    return forward
+    within = None if casts or formula is None else staticmethod(steps)
+    return {"forward": forward, "_fastops_forward": staticmethod(forward), "_fastops_steps": within}
 
 
 def _with_segments(original: Any, method: Method) -> Callable[..., Any]:
@@ -209,10 +219,11 @@ def steps_of(module: nn.Module, formula: Formula | None) -> list[tuple[Step | In
     """
     steps: list[tuple[Step | Inner, Any]] = []
     for step, layer in _called(module, formula):
-        if is_plain_sequential(layer):
-            steps += [(Inner(str(step), name), inner) for name, inner in flattened(layer._modules).items()]
-        else:
+        if layers_within(layer) is None:
             steps.append((step, layer))
+        else:
+            within = None if is_plain_sequential(layer) else layer._fastops_formula
+            steps += [(Inner(str(step), name), inner) for name, inner in steps_of(layer, within)]
     return steps
 
 
@@ -253,6 +264,13 @@ def _holds(module: nn.Module, formula: Formula | None) -> bool:
                 return False
         return all(getattr(module, name) is not None for name in formula.present)
     return True
+
+
+def _are_same(now: tuple[Any, ...] | None, before: tuple[Any, ...] | None) -> bool:
+    """Whether the defaults of optional arguments are as they were; torch.compile makes a tuple of its own of them."""
+    if now is before:
+        return True
+    return now is not None and before is not None and now == before and [*map(type, now)] == [*map(type, before)]
 
 
 def _is_of_one_dtype(layers: Iterable[Any], input: Any) -> bool:

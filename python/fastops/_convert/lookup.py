@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from .._resolve import TENSOR_METHODS
-from .formula import Formula, Function, Gate, Halves, Method, PackedGate, Step
+from .formula import Formula, Function, Gate, Halves, Method, PackedGate, Scaled, Step
 
 # The lookup makes these; the names are ones that nobody else has around a class.
 _MADE = {
@@ -19,6 +19,7 @@ _MADE = {
     "_fastops_gate": Gate,
     "_fastops_packed": PackedGate,
     "_fastops_halves": Halves,
+    "_fastops_scaled": Scaled,
 }
 
 
@@ -28,11 +29,39 @@ def lookup(formula: Formula, forward: types.FunctionType) -> Callable[[nn.Module
     It is compiled from the expressions in the source, with the globals and the closure of ``forward``: whatever is put
     in their place later counts, and costs no more than it does there.
     """
-    code = forward.__code__
-    owner = code.co_varnames[0]
+    owner = forward.__code__.co_varnames[0]
     steps = ", ".join(f"{i}: {_source(step, owner)}" for i, step in enumerate(formula.steps))
+    return _compiled(f"lambda {owner}: {{{steps}}}", forward)
+
+
+def conditions_of(formula: Formula, forward: types.FunctionType) -> Callable[[], bool]:
+    """A function that says whether the functions in the formula's conditions are those that there are now, and answer
+    as they did.
+    """
+    conditions = formula.conditions
+    functions = _compiled(f"lambda: [{', '.join(condition.function for condition in conditions)}]", forward)
+    as_read = functions()
+    codes = [getattr(function, "__code__", None) for function in as_read]
+
+    def hold() -> bool:
+        for i, function in enumerate(functions()):
+            if function is not as_read[i]:
+                return False
+            condition = conditions[i]
+            if condition.answer is not None and (
+                function.__code__ is not codes[i] or function(*condition.arguments) is not condition.answer
+            ):
+                return False
+        return True
+
+    return hold
+
+
+def _compiled(source: str, forward: types.FunctionType) -> Any:
+    """The function that an expression gives where ``forward`` is defined."""
+    code = forward.__code__
     around = ", ".join([*code.co_freevars, *_MADE])
-    compiled = compile(f"lambda {around}: lambda {owner}: {{{steps}}}", code.co_filename, "eval", dont_inherit=True)
+    compiled = compile(f"lambda {around}: {source}", code.co_filename, "eval", dont_inherit=True)
     for _ in range(2):
         compiled = next(constant for constant in compiled.co_consts if isinstance(constant, types.CodeType))
     cells = {name: types.CellType(value) for name, value in _MADE.items()}
@@ -53,6 +82,8 @@ def _source(step: Step, owner: str) -> str:
             kind, size, sizes, function = step.halves
             parts += f", _fastops_halves({kind!r}, {size}, {sizes}, {function})"
         return f"_fastops_packed({parts})"
+    if isinstance(step, Scaled):
+        return f"_fastops_scaled({owner}.{step.factor})"
     if isinstance(step, Method):
         return f"_fastops_methods[{step.name!r}]"
     assert isinstance(step, Function)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -15,7 +16,8 @@ from .._eager import is_norm_class, is_plain_eager, is_plain_linear, is_plain_te
 from .._network import as_steps
 from .._resolve import find
 from .classes import known_class
-from .formula import Gate, PackedGate
+from .formula import Gate, PackedGate, Scaled
+from .methods import activation_of_method
 
 IDENTITY: tuple[str, list[float]] = ("identity", [])
 # What the ops raise for arguments that they refuse. PyTorch takes some of them, such as a bias of one element, and has
@@ -223,6 +225,8 @@ def activation_of(layer: Any) -> tuple[str, list[float]] | None:
     """Name and parameters of an activation that fastops has, where calling the layer does no more."""
     if isinstance(layer, nn.Module) and not is_untouched(layer):
         return None
+    if type(layer) is types.MethodType:
+        return activation_of_method(layer)
     found = find(layer)
     return found or known_class(type(layer)).activation if isinstance(layer, nn.Module) else found
 
@@ -247,6 +251,8 @@ def does_nothing(layer: Any, training: bool = True) -> bool:
         return not (training and layer.training and layer.p) and is_untouched(layer)
     if kind is functools.partial and layer.func is DROPOUT and not layer.args:
         return not (training and layer.keywords.get("training", True) and layer.keywords.get("p", 0.5))
+    if kind is Scaled:
+        return type(layer.factor) in (int, float) and layer.factor == 1
     return kind is nn.Identity and is_untouched(layer)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import inspect
 import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -15,9 +16,36 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from .._resolve import TENSOR_METHODS
-from .chains import OPERATORS, has_effects, is_literal
-from .formula import Formula, Function, Gate, Halves, Method, PackedGate, Step, Unreadable
+from .chains import has_effects, is_literal
+from .conditions import SIMPLE, Conditions
+from .formula import Formula, Function, Gate, Halves, Method, PackedGate, Scaled, Step, Unreadable
 from .halves import Halving, half_of_last, halving
+from .source import is_source_of, source_of, stored
+
+
+def read(module: nn.Module) -> Formula | None:
+    """The formula of a module; None for a Sequential, whose layers one by one are its formula.
+
+    Raises:
+        Unreadable: its ``forward`` is more than one step after another.
+    """
+    if "forward" in module.__dict__:
+        raise Unreadable("the module has a forward of its own, that is not its class's")
+    return read_class(type(module), lambda name: stored(module, name))
+
+
+def read_class(kind: Any, value_of: Callable[[str], Any]) -> Formula | None:
+    """The formula of the modules of a class, of whose attributes it asks for the values."""
+    forward = inspect.getattr_static(kind, "forward")
+    if kind.forward is nn.Sequential.forward and kind.__iter__ is nn.Sequential.__iter__:
+        return None
+    if not isinstance(forward, types.FunctionType):
+        raise Unreadable("its forward is not a Python function")
+    definition = source_of(forward)
+    formula = Reader(forward, value_of).read(definition)
+    if not is_source_of(definition, forward.__code__):
+        raise Unreadable("its forward is not what its source says")
+    return formula
 
 
 class _Call(NamedTuple):
@@ -34,12 +62,6 @@ class _Half(NamedTuple):
     halves: Halves
 
 
-class Length(NamedTuple):
-    """In the place of a list of modules: how many there are."""
-
-    number: int
-
-
 _Chain = tuple[_Call | _Half, ...]  # the value of an expression: the steps that lead to it
 
 
@@ -50,17 +72,12 @@ class _Size:
     of: _Chain
 
 
-class Reader:
+class Reader(Conditions):
     """Evaluates the statements of a ``forward``; a value is the steps that lead from the input to it."""
 
-    def __init__(self, code: types.CodeType, value_of: Callable[[str], Any]) -> None:
-        self.variables = {*code.co_varnames, *code.co_cellvars}
-        self.value_of = value_of
+    def __init__(self, forward: types.FunctionType, value_of: Callable[[str], Any]) -> None:
+        super().__init__(forward, value_of)
         self.values: dict[str, _Chain | list[_Chain] | _Size] = {}
-        self.names: dict[str, Any] = {}  # of loops: numbers, and the steps that modules of lists are
-        self.attributes: dict[str, Any] = {}
-        self.lengths: dict[str, int] = {}
-        self.present: dict[str, None] = {}
         self.calls = 0
         self.cast = False
         self.cast_to: list[str] = []  # the dtypes of these layers, that must be among the steps
@@ -68,15 +85,47 @@ class Reader:
     def read(self, definition: ast.FunctionDef) -> Formula:
         arguments = definition.args
         names = [argument.arg for argument in arguments.posonlyargs + arguments.args]
-        if len(names) != 2 or arguments.vararg or arguments.kwonlyargs or arguments.kwarg:
+        defaults = self.forward.__defaults__ or ()
+        is_plain = all(type(value) in SIMPLE for value in defaults) and not arguments.kwonlyargs
+        if not 2 <= len(names) <= 2 + len(defaults) or not is_plain:
             raise Unreadable("its forward takes more than one tensor")
-        self.self_name, argument = names
+        self.self_name, argument, *optional = names
         self.values[argument] = ()
-        for statement in definition.body:
-            if isinstance(statement, ast.Return) and statement is definition.body[-1] and statement.value:
-                return self.formula(self.chain(statement.value), statement)
-            self.statement(statement)
-        raise Unreadable("its forward does not end with return")
+        # The formula is that of calls with one argument.
+        self.known |= zip(reversed(optional), reversed(defaults), strict=False)
+        others: list[tuple[ast.arg | None, Any]] = [(arguments.vararg, ()), (arguments.kwarg, {})]
+        self.known |= {other.arg: nothing for other, nothing in others if other}
+        chain = self.run(definition.body)
+        if chain is None:
+            raise Unreadable("its forward does not end with return")
+        takes_more = bool(optional or arguments.vararg or arguments.kwarg)
+        return self.formula(chain, definition.body[-1])._replace(takes_more=takes_more)
+
+    def run(self, body: list[ast.stmt]) -> _Chain | None:
+        """What statements return; None where they do not."""
+        for statement in body:
+            match statement:
+                case ast.Return(value=ast.expr() as value):
+                    return self.chain(value)
+                case ast.If(test=test, body=then, orelse=orelse) if not self.casts(statement):
+                    try:
+                        condition = self.number(test)
+                    except Unreadable:
+                        raise self.unreadable(statement) from None
+                    result = self.run(then if condition else orelse)
+                    if result is not None:
+                        return result
+                case ast.For(target=target, iter=over, body=each, orelse=[]):
+                    for names in self.rounds(target, over):
+                        for name in names:
+                            self.forget(name)
+                        self.names |= names
+                        result = self.run(each)
+                        if result is not None:
+                            return result
+                case _:
+                    self.statement(statement)
+        return None
 
     def formula(self, chain: _Chain, statement: ast.stmt) -> Formula:
         """The formula, if nothing was computed besides."""
@@ -86,58 +135,70 @@ class Reader:
         if len(steps) != len(chain) or calls != self.calls or not called.issuperset(self.cast_to):
             raise self.unreadable(statement)
         attributes, lengths = tuple(self.attributes.items()), tuple(self.lengths.items())
-        return Formula(steps, attributes, self.cast, lengths, tuple(self.present))
+        return Formula(steps, attributes, self.cast, lengths, tuple(self.present), tuple(self.conditions))
 
     def statement(self, node: ast.stmt) -> None:
         match node:
             case ast.Expr(value=ast.Constant()):  # the docstring
                 pass
             case ast.Assign(targets=[ast.Name(id=name)], value=value) if (of := self.halved(value)) is not None:
-                self.values[name] = of
-            case ast.Assign(targets=[ast.Name(id=name)], value=value) if name != self.self_name:
-                self.values[name] = self.value(value)
-            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value) if name != self.self_name:
-                self.values[name] = self.value(value)
+                self.assign(name, of)
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=ast.expr() as value)
+                | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
+            ) if name != self.self_name:
+                if isinstance(value, ast.Constant):
+                    self.forget(name)
+                    self.known[name] = value.value
+                else:
+                    self.assign(name, self.value(value))
             case ast.Assign(targets=[ast.Tuple(elts=[ast.Name(id=first), ast.Name(id=second)])], value=value) if (
                 self.self_name not in (first, second)
             ):
                 halves = self.value(value)
                 if not isinstance(halves, list):
                     raise self.unreadable(node)
-                self.values[first], self.values[second] = halves
-            case ast.If(test=ast.BoolOp(op=ast.And(), values=tests), orelse=[]) if any(
-                map(self.is_cast, tests)
-            ) and not any(map(has_effects, tests)):
+                self.assign(first, halves[0])
+                self.assign(second, halves[1])
+            case ast.If() if self.casts(node):
                 self.cast = True
-            case ast.If(test=test, body=body, orelse=orelse):
-                try:
-                    condition = self.number(test)
-                except Unreadable:
-                    raise self.unreadable(node) from None
-                for statement in body if condition else orelse:
-                    self.statement(statement)
-            case ast.For(target=target, iter=over, body=body, orelse=[]):
-                for names in self.rounds(target, over):
-                    self.names |= names
-                    self.values = {name: value for name, value in self.values.items() if name not in names}
-                    for statement in body:
-                        self.statement(statement)
             case _:
                 raise self.unreadable(node)
 
+    def assign(self, name: str, value: _Chain | list[_Chain] | _Size) -> None:
+        self.forget(name)
+        self.values[name] = value
+
+    def forget(self, name: str) -> None:
+        for names in (self.values, self.names, self.known):
+            names.pop(name, None)
+
+    def casts(self, node: ast.If) -> bool:
+        match node:
+            case ast.If(test=ast.BoolOp(op=ast.And(), values=tests), orelse=[]):
+                return any(map(self.is_cast, tests)) and not any(map(has_effects, tests))
+        return False
+
     def rounds(self, target: ast.expr, over: ast.expr) -> list[dict[str, Any]]:
         """What the names of a loop are in each of its rounds."""
-        match target, over:
-            case ast.Name(id=name), ast.Call(func=ast.Name(id="range"), args=[count], keywords=[]):
-                return [{name: i} for i in range(self.number(count))]
-            case ast.Name(id=name), _:
-                return [{name: step} for step in self.modules(over)]
-            case (
-                ast.Tuple(elts=[ast.Name(id=index), ast.Name(id=name)]),
-                ast.Call(func=ast.Name(id="enumerate"), args=[each], keywords=[]),
-            ):
-                return [{index: i, name: step} for i, step in enumerate(self.modules(each))]
-        raise self.unreadable(over)
+        rounds = []
+        for item in self.items(over):
+            names: dict[str, Any] = {}
+            if not _bind(target, item, names) or self.self_name in names:
+                raise self.unreadable(over)
+            rounds.append(names)
+        return rounds
+
+    def items(self, node: ast.expr) -> list[Any]:
+        """What there is a loop over: numbers, modules as steps, or tuples of these."""
+        match node:
+            case ast.Call(func=ast.Name(id="range"), args=[count], keywords=[]):
+                return [*range(self.number(count))]
+            case ast.Call(func=ast.Name(id="enumerate"), args=[each], keywords=[]):
+                return [*enumerate(self.items(each))]
+            case ast.Call(func=ast.Name(id="zip"), args=each, keywords=[]):
+                return [*zip(*map(self.items, each), strict=False)]
+        return self.modules(node)
 
     def modules(self, node: ast.expr) -> list[str]:
         """The modules of a list, or of a part of it, as steps."""
@@ -149,43 +210,6 @@ class Reader:
                 last: Any = upper and self.number(upper)
                 return self.modules(value)[first:last]
         raise self.unreadable(node)
-
-    def length(self, name: str) -> int:
-        value = self.value_of(name)
-        if isinstance(value, Length):
-            number = value.number
-        elif type(value) is nn.ModuleList:
-            number = len(value)
-        else:
-            raise Unreadable(f"its forward depends on self.{name}, which is no list of modules")
-        self.lengths[name] = number
-        return number
-
-    def number(self, node: ast.expr) -> Any:
-        """A number or a condition that is known before the call."""
-        match node:
-            case ast.Name(id=name) if isinstance(self.names.get(name), int):
-                return self.names[name]
-            case ast.Call(func=ast.Name(id="len"), args=[ast.Attribute(value=owner, attr=name)]) if self.is_self(owner):
-                return self.length(name)
-            case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
-                return OPERATORS[type(op)](self.number(left), self.number(right))
-            case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in OPERATORS:
-                return OPERATORS[type(op)](self.number(left), self.number(right))
-            case ast.UnaryOp(op=ast.Not(), operand=operand):
-                return not self.number(operand)
-            case ast.Compare(
-                left=ast.Attribute(value=owner, attr=name), ops=[ast.Is() | ast.IsNot() as op], comparators=[other]
-            ) if self.is_self(owner) and ast.unparse(other) == "None":
-                return self.is_none(name) == isinstance(op, ast.Is)
-        return self.constant(node)
-
-    def is_none(self, name: str) -> bool:
-        if self.value_of(name) is None:
-            self.attributes[name] = None
-            return True
-        self.present[name] = None
-        return False
 
     def module(self, node: ast.expr) -> str | None:
         """What is called, as a step, where that is a module."""
@@ -242,6 +266,11 @@ class Reader:
                     return halves[index]
             case ast.Call(func=function, args=[argument], keywords=keywords):
                 return self.call(argument, Function(self.name(function), tuple(map(self.keyword, keywords))))
+            case ast.BinOp(left=left, op=ast.Mult(), right=ast.Attribute(value=owner, attr=name)) if self.is_self(
+                owner
+            ):
+                self.value_of(name)
+                return self.call(left, Scaled(name))
             case ast.BinOp(left=left, op=ast.Mult(), right=right):
                 first, second = self.chain(left), self.chain(right)
                 if product := _gate(first, second) or _gate(second, first):
@@ -297,26 +326,15 @@ class Reader:
         match node.value:
             case ast.Attribute(value=owner, attr=name) if node.arg and self.is_self(owner):
                 self.value_of(name)
+            case ast.Subscript(value=ast.Attribute(value=owner, attr=name), slice=index) if node.arg and self.is_self(
+                owner
+            ):
+                self.value_of(name)
+                return f"{node.arg}={self.self_name}.{name}[{self.number(index)!r}]"
             case value:
                 if not node.arg or not is_literal(value):
                     raise self.unreadable(node)
         return ast.unparse(node)
-
-    def constant(self, node: ast.expr) -> Any:
-        match node:
-            case ast.Attribute(value=owner, attr=name) if self.is_self(owner):
-                return self.attribute(name)
-        if not is_literal(node):
-            raise self.unreadable(node)
-        return ast.literal_eval(node)
-
-    def attribute(self, name: str) -> Any:
-        """An attribute of the module that decides what is computed."""
-        value = self.value_of(name)
-        if not isinstance(value, (bool, int, float, str, type(None))):
-            raise Unreadable(f"its forward depends on self.{name}")
-        self.attributes[name] = value
-        return value
 
     def name(self, node: ast.expr) -> str:
         """A function from around the class: a global one, one of a closure, a builtin, or one of a module."""
@@ -327,17 +345,21 @@ class Reader:
                 return f"{self.name(owner)}.{name}"
         raise self.unreadable(node)
 
-    def is_self(self, node: ast.expr) -> bool:
-        return isinstance(node, ast.Name) and node.id == self.self_name
-
-    def unreadable(self, node: ast.AST) -> Unreadable:
-        line = ast.unparse(node).splitlines()[0]
-        return Unreadable(f"its forward has `{line if len(line) <= 80 else line[:77] + '...'}`")
-
 
 def _is_two(half: _Call | _Half) -> bool:
     """Whether there is no third: a split by one size gives as many as there are."""
     return isinstance(half, _Half) and (half.halves.kind != "split" or half.halves.sizes)
+
+
+def _bind(target: ast.expr, item: Any, names: dict[str, Any]) -> bool:
+    """Adds what the names in the target of a loop are in one round."""
+    match target:
+        case ast.Name(id=name) if not isinstance(item, tuple):
+            names[name] = item
+            return True
+        case ast.Tuple(elts=parts) if isinstance(item, tuple) and len(parts) == len(item):
+            return all(_bind(part, value, names) for part, value in zip(parts, item, strict=True))
+    return False
 
 
 def _gate(gate: _Chain, up: _Chain) -> _Chain:

@@ -21,7 +21,8 @@ from .._C import gated_mlp_of_modules, network_of_modules, packed_mlp_of_modules
 from .._eager import is_norm_class, is_plain_linear, is_plain_tensor, is_untouched, knows, plain_norm
 from .._network import module_of
 from .._resolve import CLASSES_OF_ACTIVATIONS, TensorMethod
-from .formula import Gate, PackedGate
+from .formula import Gate, PackedGate, Scaled
+from .inner import flattened, has_formula
 from .ops import (
     LINEAR,
     REFUSALS,
@@ -39,28 +40,6 @@ from .ops import (
     packed_segment,
     sequential,
 )
-
-_SEQUENTIAL_FORWARD = nn.Sequential.forward
-
-
-def is_plain_sequential(layer: Any) -> bool:
-    """Whether calling it does nothing but calling its modules; it may be converted itself."""
-    kind = type(layer)
-    if kind is not nn.Sequential and getattr(kind, "_fastops_original", None) is not nn.Sequential:
-        return False
-    return nn.Sequential.forward is _SEQUENTIAL_FORWARD and is_untouched(layer)
-
-
-def flattened(layers: dict[Any, Any]) -> dict[Any, Any]:
-    """The layers, with those of each Sequential among them in its place."""
-    result: dict[Any, Any] = {}
-    for name, layer in layers.items():
-        if is_plain_sequential(layer):
-            result |= {f"{name}.{inner}": value for inner, value in flattened(layer._modules).items()}
-        else:
-            result[name] = layer
-    return result
-
 
 Compute = Callable[[Any, list[Any]], Any]
 
@@ -100,8 +79,9 @@ def run(modules: dict[Any, Any], input: Any) -> Any:
     details = tuple([_details(layers[i]) for i in form.positions])
     parts = form.plans.get(details)
     if parts is None:
-        if any([is_plain_sequential(layer) for layer in layers]):
-            return run(flattened(modules), input)
+        inner = flattened(modules)
+        if inner is not modules:
+            return run(inner, input)
         parts = _plan(layers)
         if parts is None:
             return one_by_one(layers, input)
@@ -145,6 +125,11 @@ def _details(layer: Any) -> Any:
         return details
     if kind is Gate:
         return tuple([(type(part), _details(part)) for part in layer[:3]])
+    if kind is types.MethodType:
+        found = activation_of(layer)
+        return found and (found[0], *found[1])
+    if kind is Scaled:
+        return does_nothing(layer)
     if kind is PackedGate:
         halves = layer.halves if layer.halves.is_known() else None  # which may have no hash
         return type(layer.activation), _details(layer.activation), layer.gate_last, halves
@@ -195,7 +180,7 @@ def _is_like_its_kind(layer: Any) -> bool:
     if not isinstance(layer, nn.Module):
         is_linear_call = isinstance(layer, partial) and layer.func is LINEAR
         return is_linear(layer) if is_linear_call else type(layer) is not TensorMethod or bool(activation_of(layer))
-    if not is_untouched(layer):
+    if has_formula(layer) or not is_untouched(layer):
         return False
     if is_norm_class(layer):
         shape: Any = layer.normalized_shape
@@ -263,6 +248,9 @@ def _gated(input: Any, layers: list[Any]) -> Any:
         return None
 
 
+_AS_PLANNED = types.FunctionType, types.BuiltinFunctionType, types.MethodType
+
+
 class _Packed:
     """A gated_mlp with both halves of one layer."""
 
@@ -270,7 +258,7 @@ class _Packed:
         self.both, self.unit, self.down = [i for i, layer in enumerate(layers) if not does_nothing(layer)]
         unit = layers[self.unit]
         self.activation: nn.Module | None = None  # of a function, which is as it was when it was planned
-        if isinstance(unit, PackedGate) and type(unit.activation) in (types.FunctionType, types.BuiltinFunctionType):
+        if isinstance(unit, PackedGate) and type(unit.activation) in _AS_PLANNED:
             self.activation = _as_module(unit.activation)
         self.is_plain = all(type(layers[i]) in _LOOKED_AT for i in range(len(layers)) if i != self.unit)
 

@@ -1,4 +1,4 @@
-"""The formula of a module, read from the source of its ``forward``."""
+"""The source of methods and functions, if it is what was compiled, and the attributes that it names."""
 
 from __future__ import annotations
 import __future__
@@ -9,39 +9,12 @@ import functools
 import inspect
 import textwrap
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from torch import nn
 
-from .formula import Formula, Unreadable
-from .reader import Reader
-
-
-def read(module: nn.Module) -> Formula | None:
-    """The formula of a module; None for a Sequential, whose layers one by one are its formula.
-
-    Raises:
-        Unreadable: its ``forward`` is more than one step after another.
-    """
-    if "forward" in module.__dict__:
-        raise Unreadable("the module has a forward of its own, that is not its class's")
-    return read_class(type(module), lambda name: stored(module, name))
-
-
-def read_class(kind: Any, value_of: Callable[[str], Any]) -> Formula | None:
-    """The formula of the modules of a class, of whose attributes it asks for the values."""
-    forward = inspect.getattr_static(kind, "forward")
-    if kind.forward is nn.Sequential.forward and kind.__iter__ is nn.Sequential.__iter__:
-        return None
-    if not isinstance(forward, types.FunctionType):
-        raise Unreadable("its forward is not a Python function")
-    code = forward.__code__
-    definition = _definition_of(forward)
-    formula = Reader(code, value_of).read(definition)
-    if not _is_source_of(definition, code):
-        raise Unreadable("its forward is not what its source says")
-    return formula
+from .formula import Unreadable
 
 
 def definition_of(method: types.FunctionType) -> ast.FunctionDef:
@@ -50,13 +23,14 @@ def definition_of(method: types.FunctionType) -> ast.FunctionDef:
     Raises:
         Unreadable: its source is not available, or not what was compiled.
     """
-    definition = _definition_of(method)
-    if not _is_source_of(definition, method.__code__):
+    definition = source_of(method)
+    if not is_source_of(definition, method.__code__):
         raise Unreadable(f"its {method.__name__} is not what its source says")
     return definition
 
 
-def _definition_of(method: types.FunctionType) -> ast.FunctionDef:
+def source_of(method: types.FunctionType) -> ast.FunctionDef:
+    """The definition of a method as its source has it, for others to read only."""
     return _definition(method.__code__, method.__code__.co_filename, method.__qualname__.split(".")[-2:][0])
 
 
@@ -102,7 +76,7 @@ def _definition(code: types.CodeType, filename: str, owner: str) -> ast.Function
     return parsed
 
 
-def _is_source_of(definition: ast.FunctionDef, code: types.CodeType) -> bool:
+def is_source_of(definition: ast.FunctionDef, code: types.CodeType) -> bool:
     """Whether a definition is the one that was compiled: the file may have changed, or a tool rewritten the code."""
     return any(_instructions(found) == _instructions(code) for found in codes_of(definition, code, code.co_freevars))
 

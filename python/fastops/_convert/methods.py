@@ -1,0 +1,90 @@
+"""Methods of modules that are an activation, as ``self.gelu`` in those of diffusers: known by what they compute."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import types
+from typing import Any, NamedTuple
+
+from torch.compiler import is_compiling
+
+from .._eager import uses_of
+from .classes import INPUT, Evaluator, known_activation
+from .formula import Unreadable
+from .source import definition_of
+
+_Activation = tuple[str, list[float]] | None
+
+
+class _Method(NamedTuple):
+    """A method as it was read."""
+
+    code: types.CodeType
+    definition: ast.FunctionDef
+    uses: tuple[tuple[types.ModuleType, str, Any], ...]  # what it calls
+    attributes: tuple[str, ...]  # of the module, that it depends on
+    activations: dict[tuple[Any, ...], _Activation]  # for their values
+
+
+_MOST = 64  # values of attributes, for programs that change them all the time
+_methods: dict[types.FunctionType, _Method | None] = {}
+
+
+def activation_of_method(method: types.MethodType) -> _Activation:
+    """Name and parameters of the activation that a bound method is, as its module and what it calls are now."""
+    function: Any = method.__func__
+    if function not in _methods:
+        if is_compiling():
+            return None
+        _methods[function] = _read(function)
+    known = _methods[function]
+    if known is None or function.__code__ is not known.code:
+        return None
+    for module, name, value in known.uses:
+        if getattr(module, name, None) is not value:
+            return None
+    owner: Any = method.__self__
+    kind: Any = type(owner)
+    values = tuple([owner.__dict__.get(name) for name in known.attributes])
+    for name, value in zip(known.attributes, values, strict=True):
+        if type(value) not in (str, int, float) or hasattr(kind, name):
+            return None
+    if kind.__getattribute__ is not object.__getattribute__:
+        return None
+    if values not in known.activations:
+        if is_compiling():
+            return None
+        if len(known.activations) >= _MOST:
+            known.activations.clear()
+        known.activations[values] = _computed(function, known, values)
+    return known.activations[values]
+
+
+def _read(function: Any) -> _Method | None:
+    try:
+        definition = definition_of(function)
+    except (Unreadable, AttributeError):
+        return None
+    uses = uses_of(function)
+    arguments = definition.args
+    names = [argument.arg for argument in arguments.posonlyargs + arguments.args]
+    if uses is None or len(names) != 2 or arguments.vararg or arguments.kwonlyargs or arguments.kwarg:
+        return None
+    attributes = {
+        node.attr: None
+        for node in ast.walk(definition)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == names[0]
+    }
+    return _Method(function.__code__, definition, uses, tuple(attributes), {})
+
+
+def _computed(function: types.FunctionType, known: _Method, values: tuple[Any, ...]) -> _Activation:
+    own, input = (argument.arg for argument in known.definition.args.posonlyargs + known.definition.args.args)
+    try:
+        around = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
+        around |= dict.fromkeys(function.__code__.co_varnames) | {input: INPUT}
+        evaluator = Evaluator(around, own, attributes=dict(zip(known.attributes, values, strict=True)))
+        return known_activation(evaluator.run(known.definition.body) or (), INPUT)
+    except (Unreadable, ValueError, ArithmeticError):
+        return None
