@@ -67,7 +67,7 @@ constexpr Faster table[] = {
     {Cpu::other, Operands::float64, Pass::forward, 32, any, any},
     {Cpu::other, Operands::float64, Pass::backward, 32, any, any},
     {Cpu::other, Operands::float32, Pass::forward, 1, any, any},
-    {Cpu::other, Operands::float32, Pass::backward, 1, any, any},
+    {Cpu::other, Operands::float32, Pass::backward, 2, any, any},
     {Cpu::other, Operands::pairs, Pass::forward, 1, any, any},
     {Cpu::other, Operands::pairs, Pass::backward, 1, any, large_weights},
     {Cpu::other, Operands::pairs, Pass::backward, 2048, any, any},
