@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from reference import ACTIVATIONS
 
 # One case's worth of arguments: the quickest run there is.
 ONE_CASE = ["tiny", "--quick", "--case", "5-15-1", "--seconds", "0.01", "--threads", "1"]
+MEASUREMENTS = sorted((Path(__file__).parents[1] / "docs" / "benchmarks").glob("*.csv"))
 
 pytestmark = pytest.mark.usefixtures("restore_threads")
 
@@ -288,6 +290,14 @@ def test_losses_are_shown(tmp_path: Path) -> None:
     assert results.read(tmp_path) == [row, eager]
     assert main(["plot", str(tmp_path)]) == 0
     assert "| net/1/float32/inference | 2.00 µs | 0.50 |" in (tmp_path / "table.md").read_text()
+
+
+@pytest.mark.parametrize("file", MEASUREMENTS, ids=lambda file: file.stem)
+def test_measurements_of_the_documentation(tmp_path: Path, file: Path) -> None:
+    """They can be read, and each file is of one machine."""
+    shutil.copyfile(file, tmp_path / results.FILE)
+    rows = results.read(tmp_path)
+    assert len({(row.cpu, row.cores, row.threads, row.device) for row in rows}) == 1
 
 
 def test_merged() -> None:
