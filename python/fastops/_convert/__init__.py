@@ -72,10 +72,10 @@ def convert(model: nn.Module) -> Conversion:
             else:
                 if ops:
                     conversion.replaced.append(Replaced(name, module, original, ", ".join(ops)))
+        conversion._leave_out(computed_elsewhere)
     except BaseException:  # without a report, nothing may stay converted
         conversion.revert()
         raise
-    conversion._leave_out(computed_elsewhere)
     for rows in (conversion.replaced, conversion.left):
         rows.sort(key=lambda row: places[id(row.module)])
     return conversion

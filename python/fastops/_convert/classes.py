@@ -165,8 +165,8 @@ class Evaluator:
     def in_float32(self, node: ast.expr) -> Sum:
         """What is computed in float32 and rounded to the input's dtype, as if it was computed in that."""
         match node:
-            case ast.Call(func=ast.Attribute(value=inner, attr="to")) if text_of_cast(node):
-                name = text_of_cast(node).removesuffix(".dtype")
+            case ast.Call(func=ast.Attribute(value=inner, attr="to")) if _text_of_cast(node):
+                name = _text_of_cast(node).removesuffix(".dtype")
                 if self.names.get(name) != INPUT:
                     raise self.unreadable(node)
                 replaced = _WithoutCast(name).visit(copy.deepcopy(inner))
@@ -241,7 +241,7 @@ class Evaluator:
         return Unreadable(f"its forward has `{ast.unparse(node).splitlines()[0]}`")
 
 
-def text_of_cast(node: ast.expr) -> str:
+def _text_of_cast(node: ast.expr) -> str:
     """The dtype of ``x.to(dtype)`` or ``x.to(dtype=dtype)``; "" of something else."""
     match node:
         case ast.Call(func=ast.Attribute(attr="to"), args=[dtype], keywords=[]):
@@ -260,7 +260,7 @@ class _WithoutCast(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.expr:
         match node:
             case ast.Call(func=ast.Attribute(value=ast.Name(id=name) as value, attr="to")) if name == self.name:
-                if text_of_cast(node) == "torch.float32":
+                if _text_of_cast(node) == "torch.float32":
                     return value
         return self.generic_visit(node)  # type: ignore[return-value]
 

@@ -39,7 +39,7 @@ struct Faster {
 };
 
 // From `python -m fastops.bench products`; what is not here is for PyTorch's. Few rows leave the weights where they
-// are, but for float64 and, in the backward pass, pairs; there packing is spread over the rows.
+// are, or pack them on the way.
 constexpr int64_t few_rows = 128;
 constexpr int64_t many_rows = 256;
 constexpr int64_t large_weights = 1024 * 1024;

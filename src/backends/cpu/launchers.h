@@ -152,6 +152,7 @@ struct MlpJetCall : MlpCall {
 };
 // The rows of a point that there are kernels for, at most.
 inline constexpr int64_t most_jet_rows = 96;
+static_assert(most_jet_rows <= block_rows, "the rows of a point are never parted");
 FASTOPS_KERNELS_API void mlp_jet_forward(Caller&, const MlpJetCall&, ConstRows input, Rows output);
 FASTOPS_KERNELS_API void mlp_jet_backward(Caller&, const MlpJetCall&, ConstRows input, ConstRows grad_output,
                                           Rows input_grad);
