@@ -102,7 +102,8 @@ class Row {
     }
   }
 
-  // The sum of all threads' values. All threads of the block must come here.
+  // The sum of all threads' values. All threads of the block must come here. What they read last is written again after
+  // the first barrier of the next sum.
   __device__ S sum(S value) const {
     S* const sums = partial_ + blockDim.x;
     partial_[threadIdx.x] = value;
@@ -115,7 +116,6 @@ class Row {
     __syncthreads();
     S total = S(0);
     for (int i = 0; i < calls; ++i) total += sums[i];
-    __syncthreads();
     return total;
   }
 
