@@ -42,8 +42,8 @@ IN_PACKETS = re.compile(r"::transform<(?P<transformed>[^,]+), \d, (?P<outputs>\d
 WITH_PRODUCTS = re.compile(r"::(forward|backward)<fastops::hip::b?float16>\(")
 
 # Kernels of small_mlp.hip that ask for the next part of a weight before they multiply with one, and for how many loads
-# at least. Not backward of 16-bit types, in which clang waits, where the ways of weights in packets and of others meet.
-ASKS_AHEAD = re.compile(r"::(forward<(float|double|fastops::hip::b?float16)>|backward<(float|double)>)\(")
+# at least.
+ASKS_AHEAD = re.compile(r"::(forward|backward)<(float|double|fastops::hip::b?float16)>\(")
 LEAST_AHEAD = 4
 REGISTER = re.compile(r"%\w+")  # of PTX
 

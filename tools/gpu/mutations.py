@@ -48,6 +48,8 @@ BARRIER = "__syncthreads();\n"
 SHARED = "sync_shared();\n"
 COLUMN = "if (column < columns) {\n    P"
 BRING = "bring_weight(layer);\n"
+PACKETS = "ask_packets(layers.of["
+ADDED_TILE = "S* const added ="
 SUM_ROW = "sum_row(int lane, int e) { return 4 * (lane / 16) + e;"
 INDEX = "row * row_stride + column * column_stride"
 TAIL = "::erfcf(x.v * -0.70710678118654752440f)"
@@ -152,7 +154,8 @@ WRONG = {
             "no barrier after loading", "tile.h", f"bring(panel, width);\n        {SHARED}", "bring(panel, width);\n"
         ),
         Mutation("no barrier after products", "tile.h", f"        }}\n        {SHARED}", "        }\n"),
-        Mutation("no barrier after the values", "tile.h", f"= sum; }});\n    {SHARED}", "= sum; });\n"),
+        Mutation("no barrier after the values", "tile.h", f": sum; }});\n    {SHARED}", ": sum; });\n"),
+        Mutation("the bias of the same layer", "tile.h", "bias.ask(layers.of[then])", "bias.ask(layer)"),
         Mutation("no barrier before sums", "small_mlp.hip", f"{SHARED}        tile.add_par", "tile.add_par"),
         Mutation("the same panel again", "tile.h", "is_last ? p : index + ahead", "is_last ? p : index"),
         Mutation("the next layer's second panel first", "tile.h", "is_last ? p : index", "is_last ? p + 1 : index"),
@@ -176,9 +179,12 @@ WRONG = {
     Group("small_mlp.hip", SMALL, gpu="gfx90a"): [
         Mutation("no barrier before the weight", "matrix_tiles.h", f"{SHARED}    bring_", "    bring_"),
         Mutation("no barrier after the weight", "matrix_tiles.h", f"{BRING}    {SHARED}", BRING),
-        Mutation("no barrier before the values", "matrix_tiles.h", f"    {SHARED}#pragma", "#pragma"),
+        Mutation("no barrier before the values", "matrix_tiles.h", f"{SHARED}    {ADDED_TILE}", ADDED_TILE),
+        Mutation("no barrier after the bias", "matrix_tiles.h", f"added);\n      {SHARED}", "added);\n"),
+        Mutation("the bias of the same layer", "matrix_tiles.h", "bias.ask(layers.of[then])", "bias.ask(layer)"),
         Mutation("no barrier after the values", "matrix_tiles.h", f"      }}\n    }}\n    {SHARED}  }}", "}}}"),
-        Mutation("the weight of the same layer again", "matrix_tiles.h", "ask(layers.of[then])", "ask(layer)"),
+        Mutation("the weight of the same layer again", "matrix_tiles.h", f"{PACKETS}then]", f"{PACKETS}i]"),
+        Mutation("packets of every weight", "matrix_tiles.h", "wanted && layer.weight_in_packets", "wanted"),
         Mutation("nothing beyond the edges", "matrix_tiles.h", "padded(rows), padded(width), [", "rows, width, ["),
         Mutation("a part of a wave", "matrix_tiles.h", "column >= width) break", "column > width - lane) break"),
         Mutation("rows of other lanes", "matrix.h", SUM_ROW, f"{SUM_ROW[:-1]} ^ 1;"),
@@ -213,6 +219,7 @@ SUMS = "block_sums[blockIdx.y * columns + first_column + c]"
 
 NEXT = "is_last ? p : index + ahead);"
 WAIT = f"{NEXT} next[p].bring(panel, width);"
+EITHER_WAY = f"if (layers.of[then].weight_in_packets) {PACKETS}"
 
 # Each with the file of kernels, the GPUs and the fault that it is to be noticed by.
 SLOW = [
@@ -297,6 +304,12 @@ SLOW = [
         ["gfx90a", "gfx1100"],  # in the order of PTX, the first panels are under way
         "loads under way",
         Mutation("the next panel is waited for", "tile.h", NEXT, WAIT),
+    ),
+    (
+        "small_mlp.hip",
+        ["gfx90a", "gfx1100"],
+        "loads under way",
+        Mutation("ways meet before the products", "matrix_tiles.h", PACKETS, EITHER_WAY),
     ),
     (
         "activation.hip",

@@ -19,6 +19,12 @@
 
 namespace fastops::hip {
 
+#if defined(__HIP__)
+inline constexpr bool is_hip = true;
+#else
+inline constexpr bool is_hip = false;
+#endif
+
 #if defined(__HIP__) || defined(__CUDACC__)
 
 #if defined(__HIP__)
@@ -111,6 +117,12 @@ __device__ inline int64_t opaque(int64_t value) {
   asm("" : "+l"(value));
 #endif
   return value;
+}
+
+// 16 bytes of zeros in global memory.
+__device__ inline const void* zeros() {
+  alignas(16) static int zeros[4];
+  return zeros;
 }
 
 inline constexpr int64_t most_blocks_y = 65535;

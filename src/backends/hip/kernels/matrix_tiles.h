@@ -37,6 +37,7 @@ struct MatrixTiles {
   int lane;
   int wave;
   Piece<Storage, Bytes16::width> next[held];  // of the weight that was asked for
+  Bias<Storage> bias;
 
   __device__ explicit MatrixTiles(void* memory)
       : operand(static_cast<Storage*>(memory)),
@@ -57,14 +58,14 @@ struct MatrixTiles {
     bring(below, rows, width, f);
   }
 
-  // Asks for the weight of the first layer that `multiply` is called for: for what a thread holds of packets.
+  // Asks for the weight and bias of the first layer that `multiply` is called for: for what a thread holds of packets.
   __device__ void ask(const Layer<Storage>& layer) {
-    if (!layer.weight_in_packets) return;
-    for_each_packet<held>([&](int e, int r, int i) { next[e] = packet_of(layer, r, i); });
+    bias.ask(layer);
+    ask_packets(layer, /*wanted=*/true);
   }
 
-  // values = operand * weight, or its transpose, of layer i, and asks for that of `then`, which comes next. Takes all
-  // barriers that it needs.
+  // values = operand * weight, or its transpose and the bias, of layer i, and asks for those of `then`, which comes
+  // next: i, where none does. Takes all barriers that it needs.
   __device__ void multiply(const Layers<Storage>& layers, int i, int then, int rows) {
     const Layer<Storage>& layer = layers.of[i];
     const int depth = layer.template depth<transposed>();
@@ -72,7 +73,7 @@ struct MatrixTiles {
     sync_shared();
     bring_weight(layer);
     sync_shared();
-    ask(layers.of[then]);
+    ask_packets(layers.of[then], then != i);
     Sums<Cores> sums[column_tiles][row_tiles];
 #pragma unroll
     for (int j = 0; j < column_tiles; ++j) {
@@ -90,12 +91,18 @@ struct MatrixTiles {
       }
     }
     sync_shared();
+    S* const added = reinterpret_cast<S*>(operand);  // which is not needed any more
+    if constexpr (transposed) {
+      bias.bring(layer, added);
+      sync_shared();
+      bias.ask(layers.of[then]);
+    }
 #pragma unroll
     for (int j = 0; j < column_tiles; ++j) {
 #pragma unroll
       for (int i = 0; i < row_tiles; ++i) {
         sums[j][i].for_each(i * matrix_size, (j * waves + wave) * matrix_size, lane, [&](int r, int c, float sum) {
-          if (r < rows && c < width) values[r * tile_stride<S> + c] = sum;
+          if (r < rows && c < width) values[r * tile_stride<S> + c] = transposed ? sum + added[c] : sum;
         });
       }
     }
@@ -123,8 +130,6 @@ struct MatrixTiles {
   }
 
  private:
-  __device__ static unsigned thread() { return threadIdx.y * tile_threads + threadIdx.x; }
-
   __device__ Part<Cores, Storage> load_rows(const Storage* tile, int k, int column) const {
     return Part<Cores, Storage>::template load<true>(tile + k * matrix_size * tile_stride<Storage> + column, lane);
   }
@@ -146,12 +151,22 @@ struct MatrixTiles {
     });
   }
 
+  // Of a weight that is not wanted or lies elsewhere, for zeros: where two ways met, clang would wait for what is under
+  // way.
+  __device__ void ask_packets(const Layer<Storage>& layer, bool wanted) {
+    const bool in_packets = wanted && layer.weight_in_packets;
+    const Storage* const data = in_packets ? layer.weight.data : static_cast<const Storage*>(zeros());
+    const int64_t row_stride = in_packets ? layer.weight.row_stride : 0;
+    const int columns = in_packets ? layer.in_features : Bytes16::width;
+    for_each_packet<held>(
+        [&](int e, int r, int i) { next[e] = packet_of(data, row_stride, layer.out_features, columns, r, i); });
+  }
+
   // Beyond the edges, the last row or packet once more.
-  __device__ static Piece<Storage, Bytes16::width> packet_of(const Layer<Storage>& layer, int r, int i) {
-    r = least(r, layer.out_features - 1);
-    i = least(i, layer.in_features / Bytes16::width - 1);
-    return bit_cast<Piece<Storage, Bytes16::width>>(
-        layer.weight.template packet<Bytes16::width>(r, i * Bytes16::width));
+  __device__ static Piece<Storage, Bytes16::width> packet_of(const Storage* data, int64_t row_stride, int rows,
+                                                             int columns, int r, int i) {
+    data += least(r, rows - 1) * row_stride + least(i * Bytes16::width, columns - Bytes16::width);
+    return bit_cast<Piece<Storage, Bytes16::width>>(*reinterpret_cast<const Bytes16*>(data));
   }
 
   // f(e, row, packet) for the first packets that belong to the thread, of a weight of the largest size.
@@ -172,7 +187,8 @@ struct MatrixTiles {
     }
     for_each_packet<packets>([&](int e, int r, int i) {
       if (r >= padded(height) || i * Bytes16::width >= padded(width)) return;
-      const auto packet = bit_cast<Bytes16>(e < held ? next[e] : packet_of(layer, r, i));
+      const auto packet = bit_cast<Bytes16>(
+          e < held ? next[e] : packet_of(layer.weight.data, layer.weight.row_stride, height, width, r, i));
       *reinterpret_cast<Bytes16*>(panel + r * tile_stride<Storage> + i * Bytes16::width) =
           r < height && i * Bytes16::width < width ? packet : Bytes16{};
     });

@@ -9,7 +9,8 @@ template <class Storage>
 struct Layer {
   Operand<Storage> weight;
   bool weight_in_packets;  // whether its rows are packets of 16 bytes
-  const Storage* bias;
+  bool has_bias;
+  const Storage* bias;  // without one, what can be read in its place
   int64_t bias_stride;
   int in_features;
   int out_features;
@@ -26,8 +27,9 @@ struct Layer {
   explicit Layer(const SmallLayer& l)
       : weight(Matrix{const_cast<void*>(l.weight), l.weight_row_stride, l.weight_column_stride}),
         weight_in_packets(weight.has_packets(l.out_features) && l.in_features * sizeof(Storage) % 16 == 0),
-        bias(static_cast<const Storage*>(l.bias)),
-        bias_stride(l.bias_stride),
+        has_bias(l.bias),
+        bias(static_cast<const Storage*>(l.bias ? l.bias : l.weight)),
+        bias_stride(l.bias ? l.bias_stride : 0),
         in_features(static_cast<int>(l.in_features)),
         out_features(static_cast<int>(l.out_features)),
         activation(l.activation),

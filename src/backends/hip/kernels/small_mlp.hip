@@ -10,13 +10,13 @@ namespace fastops::hip {
 namespace {
 
 // Blocks that one of NVIDIA's multiprocessors has registers for. The networks are small: spilled registers would cost
-// more than room for several is worth.
+// more than room for several is worth. (AMD's compiler reads waves of a SIMD, and there is no shared memory for three.)
 template <class Storage>
 inline constexpr int forward_room = sizeof(Storage) == 8 ? 1 : 3;
 template <class Storage>
 inline constexpr int backward_room = sizeof(Storage) == 8   ? 1
                                      : sizeof(Storage) == 4 ? 2
-                                                            : 3;
+                                                            : (is_hip ? 2 : 3);
 
 // tile = f(tile)
 template <class Storage, class Element>
@@ -49,11 +49,6 @@ __global__ void __launch_bounds__(block_threads, forward_room<Storage>)
       const int width = layer.out_features;
       tiles.make_operand(rows, layer.in_features);
       tiles.multiply(layers, i, i + 1 < layers.count ? i + 1 : i, rows);
-      if (layer.bias) {
-        copy_elements<2, 2>(
-            rows, width, [&](int, int c) { return layer.bias[c * layer.bias_stride]; },
-            [&](int r, int c, Storage bias) { values[r * tile_stride<S> + c] += widen(bias); });
-      }
       const auto write = [&](Storage* to) {
         for_each_element(rows, width, [&](int r, int c) {
           to[(first + r) * width + c] = narrow<Storage>(values[r * tile_stride<S> + c]);
@@ -120,7 +115,7 @@ struct BackwardTile {
   // The sums over the rows of values * below, and of the values.
   __device__ void add_parameters(const Layer<Storage>& layer) const {
     if (layer.wants_bias_grad) {
-      for (int c = threadIdx.y * tile_threads + threadIdx.x; c < layer.out_features; c += block_threads) {
+      for (int c = thread(); c < layer.out_features; c += block_threads) {
         S sum = S(0);
         for (int r = 0; r < rows; ++r) sum += tiles.values[r * tile_stride<S> + c];
         add_sum(layer.bias_sums + c, sum);

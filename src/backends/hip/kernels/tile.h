@@ -12,7 +12,7 @@ inline constexpr int tile_columns = 128;
 // The distance of a tile's rows, so that they begin at multiples of 16 bytes and eight of them, 16 bytes of each, take
 // all banks.
 template <class Element>
-inline constexpr int tile_stride = sizeof(Element) == 2 ? tile_columns + 8 : tile_columns + 4;
+inline constexpr int tile_stride = tile_columns + 16 / sizeof(Element);
 
 // The rows of a block's tiles.
 template <class Storage>
@@ -22,6 +22,9 @@ template <class Element>
 inline constexpr int64_t tile_bytes = tile_rows<Element> * tile_stride<Element> * sizeof(Element);
 
 __device__ constexpr int least(int a, int b) { return a < b ? a : b; }
+
+// The thread's number in its block.
+__device__ inline int thread() { return static_cast<int>(threadIdx.y) * tile_threads + static_cast<int>(threadIdx.x); }
 
 // f(row, column) for each element of a tile, by the thread that it belongs to: its row and column modulo 16.
 template <class F>
@@ -191,13 +194,28 @@ struct Panel {
     const unsigned columns = is_wide ? tile_columns : tile_columns / 2;
 #pragma unroll
     for (int e = 0; e < numbers; ++e) {
-      const unsigned i = e * block_threads + threadIdx.y * tile_threads + threadIdx.x;
+      const unsigned i = e * block_threads + thread();
       if constexpr (transposed) {
         f(e, is_wide ? i % rows : i % (2 * rows), is_wide ? i / rows : i / (2 * rows));
       } else {
         f(e, is_wide ? i / tile_columns : i / (tile_columns / 2), i % columns);
       }
     }
+  }
+};
+
+// A layer's bias on its way to shared memory, a number in a thread. There is no branch in which a compiler would wait.
+template <class Storage>
+struct Bias {
+  Storage number;
+
+  __device__ void ask(const Layer<Storage>& layer) {
+    number = layer.bias[least(thread(), layer.out_features - 1) * layer.bias_stride];
+  }
+
+  // Without a bias, what leaves every sum as it is.
+  __device__ void bring(const Layer<Storage>& layer, Compute<Storage>* to) const {
+    if (thread() < tile_columns) to[thread()] = layer.has_bias ? widen(number) : Compute<Storage>(-0.0);
   }
 };
 
@@ -208,20 +226,24 @@ struct Tiles {
   using S = Compute<Storage>;
   using Panel = hip::Panel<Storage, transposed>;
 
-  static constexpr int64_t forward_bytes = tile_bytes<S> + Panel::rows * tile_stride<S> * sizeof(S);
-  static constexpr int64_t backward_bytes = forward_bytes + tile_bytes<S>;
+  static constexpr int64_t panel_bytes = Panel::rows * tile_stride<S> * sizeof(S);
+  static constexpr int64_t forward_bytes = tile_bytes<S> + panel_bytes + tile_columns * sizeof(S);
+  static constexpr int64_t backward_bytes = tile_bytes<S> + panel_bytes + tile_bytes<S>;
   // Panels that are on their way. With two, the backward pass would spill registers on NVIDIA's GPUs.
   static constexpr int ahead = transposed ? 2 : 1;
 
   S* values;  // of a layer, or their gradients; a thread changes those that belong to it
   S* panel;
   S* below;  // what the layer got, in the backward pass
+  S* added;  // its bias, in the forward pass
   Panel next[ahead];
+  Bias<Storage> bias;
 
   __device__ explicit Tiles(void* memory)
       : values(static_cast<S*>(memory)),
         panel(values + tile_bytes<S> / sizeof(S)),
-        below(panel + Panel::rows * tile_stride<S>) {}
+        below(panel + panel_bytes / sizeof(S)),
+        added(below) {}
 
   // The values become the operand of products. There must be a barrier before `add_rows`.
   __device__ void make_operand(int, int) const {}
@@ -232,20 +254,22 @@ struct Tiles {
     copy_elements<2, 2>(rows, width, f, [&](int r, int c, Storage x) { below[r * tile_stride<S> + c] = widen(x); });
   }
 
-  // Asks for the weight of the first layer that `multiply` is called for.
+  // Asks for the weight and bias of the first layer that `multiply` is called for.
   __device__ void ask(const Layer<Storage>& layer) {
+    bias.ask(layer);
 #pragma unroll
     for (int p = 0; p < ahead; ++p) next[p].ask(layer, p);
   }
 
-  // values = operand * weight, or its transpose, of layer i, and asks for that of `then`, which comes next. Takes all
-  // barriers that it needs.
+  // values = operand * weight, or its transpose and the bias, of layer i, and asks for those of `then`, which comes
+  // next: i, where none does. Takes all barriers that it needs.
   __device__ void multiply(const Layers<Storage>& layers, int i, int then, int rows) {
     const Layer<Storage>& layer = layers.of[i];
     const int depth = layer.template depth<transposed>();
     const int width = layer.template width<transposed>();
     const int step = Panel::depth(width);
     const int panels = (depth + step - 1) / step;
+    if constexpr (transposed) bias.bring(layer, added);
     Products<S> products;
 #pragma unroll 1
     for (int first = 0; first < panels; first += ahead) {
@@ -255,7 +279,7 @@ struct Tiles {
         next[p].bring(panel, width);
         sync_shared();
         const bool is_last = index + ahead >= panels;
-        next[p].ask(layers.of[is_last ? then : i], is_last ? p : index + ahead);
+        if (!is_last || then != i) next[p].ask(layers.of[is_last ? then : i], is_last ? p : index + ahead);
         const int begin = index * step;
         const int size = least(depth - begin, step);
         for (int k = 0; k < size; k += Panel::rows) {
@@ -265,7 +289,9 @@ struct Tiles {
         sync_shared();
       }
     }
-    products.for_each(rows, width, [&](int r, int c, S sum) { values[r * tile_stride<S> + c] = sum; });
+    if constexpr (transposed) bias.ask(layers.of[then]);
+    products.for_each(rows, width,
+                      [&](int r, int c, S sum) { values[r * tile_stride<S> + c] = transposed ? sum + added[c] : sum; });
     sync_shared();
   }
 
