@@ -224,6 +224,13 @@ def test_errors(call, kernels, runtime):
         assert len(launches(runtime)) == len(kernels)
 
 
+def test_sums_by_themselves_are_pytorchs(runtime):
+    """Of more rows than a block has: PyTorch's sum is one kernel, where fastops' would be two."""
+    x = matrix(9000, 6)
+    ops.bias_act_backward(x, x, None, "identity", [], False, [False, True])
+    assert launches(runtime) == []
+
+
 def test_nothing_to_do(runtime):
     """Tensors without elements launch nothing."""
     for sizes in ((0, 5), (5, 0)):
