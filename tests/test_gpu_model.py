@@ -1,5 +1,9 @@
 """The model of times on GPUs (tools/gpu/model.py): what must be so whatever its assumptions are."""
 
+import os
+import shutil
+import sys
+
 import pytest
 import torch
 
@@ -9,6 +13,11 @@ from gpu_tools import gpu_tool
 
 model = gpu_tool("model")
 H100 = model.GPUS["H100"]
+
+pytestmark = pytest.mark.skipif(
+    sys.platform == "win32" or not shutil.which(os.environ.get("CXX", "c++")),
+    reason="needs a C++ compiler, for the library's count of small networks",
+)
 
 
 @pytest.fixture(params=model.GPUS.values(), ids=lambda gpu: gpu.name)
@@ -58,12 +67,26 @@ def test_products_stay_below_the_roof(gpu):
 
 def test_every_case_has_a_time(gpu):
     """Both peers' are positive, training takes longer than inference, and of one op alone the two are the same."""
-    for name in model.MODELLED:
-        for workload in suites.SUITES[name](True):
+    for suite in model.SUITES.values():
+        for workload in suite(True):
             inference, training = (seconds(gpu, workload, mode) for mode in (INFERENCE, TRAINING))
             assert 0 < inference[0] < training[0]
             assert 0 < inference[1] < training[1]
             assert inference[0] <= inference[1]
+
+
+def test_a_graph_leaves_the_host_out(gpu):
+    """It takes no longer than the same kernels one by one, and no less than they themselves take."""
+    for workload in model.small(quick=True):
+        for time in model.predicted(gpu, workload, TRAINING, {}):
+            assert max(max(kernel.by.values()) for kernel in time.kernels) < time.graph <= time.seconds
+
+
+def test_small_networks_are_counted_as_the_library_does():
+    """One kernel forward and two backward where it chooses so, else the layers': seven of two hidden layers forward."""
+    few, many = (next(w for w in model.small(False) if w.size == size) for size in (64, 16384))
+    assert [len(model.predicted(H100, few, mode, {})[0].kernels) for mode in (INFERENCE, TRAINING)] == [1, 5]
+    assert len(model.predicted(H100, many, TRAINING, {})[0].kernels) > 7
 
 
 def test_measured_times_stand_beside(tmp_path):
@@ -76,7 +99,7 @@ def test_measured_times_stand_beside(tmp_path):
     assert times == {(case, "fastops"): 9e-6}
     head, _, *lines = model.table(H100, ["tiny"], "5-15-1", times, quick=True)
     assert "fastops measured" in head
-    assert lines[0].endswith(" | 9.0 | -42% |  |  |")
+    assert lines[0].endswith(" | 9.0 | -50% |  |  |")
     assert lines[1].endswith(" |  |  |  |  |")
     assert "measured" not in next(model.table(H100, ["tiny"], "", {}, quick=True))
 

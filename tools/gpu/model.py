@@ -2,35 +2,48 @@
 
     python tools/gpu/model.py --gpu H100 --suite ffn elementwise --measured bench/results.csv
 
-prints a Markdown table: fastops' and eager's time of each case, what bounds fastops', and measured times where there
-are any. A case is a list of kernels. A kernel takes the longest of what its bytes, its arithmetic and the way through
-one block (as often as blocks come one after another) take, and a gap before the next. A case takes as long as its
-kernels or as the host takes to launch them, whichever is longer, as the benchmark calls it again and again.
+prints a Markdown table: fastops' and eager's time of each case, both also as CUDA graphs, what bounds fastops', and
+measured times where there are any. A case is a list of kernels. A kernel takes the longest of what its bytes, its
+arithmetic and the way through one block (as often as blocks come one after another) take, and a gap before the next. A
+case takes as long as its kernels or as the host takes to launch them, whichever is longer, as the benchmark calls it
+again and again. A graph has the same kernels with smaller gaps, and one launch.
 
-What it does not know: what PyTorch's libraries choose for a product, clocks under load, caches between kernels beyond
-"it all fits", and memory allocation. Efficiencies and latencies are assumptions, below; expect errors of 1.5 either
-way, more for tiny networks. Instructions per element are those of build/gpu-check/kernels.csv where check_kernels.py
-has left it, else 30: all of a kernel's, which has its formula once for each element of a packet and once more.
-Of PTX, the GPU's own instructions are about as many.
+Small networks are counted by the library's own count, src/backends/hip/small_mlp_time.h, by which it chooses their
+kernels; that of an H100, whatever the GPU, with one block at a time on a multiprocessor. PyTorch's sum over rows is a
+pass over its matrix, though it has few threads for few rows.
+
+What the model does not know: what PyTorch's libraries choose for a product, clocks under load, caches between kernels
+beyond "it all fits", and memory allocation. Efficiencies and latencies are assumptions, below; expect errors of 1.5
+either way, more for tiny networks. Instructions per element are those of build/gpu-check/kernels.csv where
+check_kernels.py has left it, else 30: all of a kernel's, which has its formula once for each element of a packet and
+once more. Of PTX, the GPU's own instructions are about as many.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import ctypes
+import functools
 import math
+import os
 import re
+import subprocess
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
-import occupancy
+import torch
+from torch import nn
 
-from fastops.bench import results, suites
+from fastops.bench import models, results, suites
 from fastops.bench.workloads import INFERENCE, MODES, Elementwise, Network, Workload, dtype_name
 
-KERNELS = Path(__file__).resolve().parents[2] / "build/gpu-check/kernels.csv"
+ROOT = Path(__file__).resolve().parents[2]
+KERNELS = ROOT / "build/gpu-check/kernels.csv"
 
 # Assumptions, in seconds and parts of a peak.
 OP = 4.5e-6  # the host's, for an op that launches a kernel
@@ -38,11 +51,12 @@ LAUNCH = 2.0e-6  # for each further kernel of an op
 NODE = 5.0e-6  # besides, for an op that autograd records and runs backward
 GAP = 1.0e-6  # between two kernels of a stream
 LATENCY = 0.8e-6  # of a load from memory; a block loads and stores
-BARRIERS = 0.1e-6  # two of a block
+GRAPH = 2.5e-6  # the host's, for a CUDA graph: NVIDIA's blog, "Constant Time Launch for Straight-Line CUDA Graphs"
+GRAPH_GAP = 0.5e-6  # between two kernels of one: "Getting Started with CUDA Graphs" there, 3.4 us for kernels of 2.9
 OF_BANDWIDTH, OF_ISSUE = 0.85, 0.7
 TILES = {128: 0.75, 64: 0.5, 32: 0.25}  # sides of a product's tiles, and what of the peak they reach
 INSTRUCTIONS = 30.0  # of an element, where nobody has counted
-MODELLED = ("tiny", "digits", "ffn", "elementwise", "products")
+SUM_INSTRUCTIONS = 4.0  # of an element that is but added
 
 
 @dataclass(frozen=True)
@@ -50,30 +64,42 @@ class Gpu:
     """What its maker says, but for the bandwidth of the cache: FLOP/s, bytes and bytes/s."""
 
     name: str
-    arch: str  # whose budget of occupancy and instructions count
+    arch: str  # whose instructions count
     float32: float
     matrix16: float
     bandwidth: float
     cache: float
     cache_bandwidth: float
     processors: int
-    clock: float
 
 
 GPUS = {
     gpu.name: gpu
     for gpu in [
         # NVIDIA H100 datasheet (SXM, dense); L2: Chips and Cheese, "Nvidia's H100".
-        Gpu("H100", "sm_90", 66.9e12, 989e12, 3.35e12, 50e6, 5.5e12, 132, 1.98e9),
+        Gpu("H100", "sm_90", 66.9e12, 989e12, 3.35e12, 50e6, 5.5e12, 132),
         # AMD Instinct MI300X data sheet (dense), with the peak of its Infinity Cache.
-        Gpu("MI300X", "gfx942", 163.4e12, 1307e12, 5.3e12, 256e6, 17.2e12, 304, 2.1e9),
+        Gpu("MI300X", "gfx942", 163.4e12, 1307e12, 5.3e12, 256e6, 17.2e12, 304),
         # AMD's product page of the RX 7900 XTX: float32 by pairs of instructions; 48 WGPs; 3.5 TB/s: AMD on RDNA 3.
-        Gpu("7900XTX", "gfx1100", 61.4e12, 122.8e12, 0.96e12, 96e6, 3.5e12, 48, 2.5e9),
+        Gpu("7900XTX", "gfx1100", 61.4e12, 122.8e12, 0.96e12, 96e6, 3.5e12, 48),
         # Apple: 40 cores, 546 GB/s. No more is published: 128 lanes a core at 1.58 GHz, as others measured; the cache
-        # is a guess. There is no compiler here that counts, so sm_90's instructions and occupancy stand in.
-        Gpu("M4Max", "sm_90", 16.2e12, 16.2e12, 0.546e12, 48e6, 1.0e12, 40, 1.58e9),
+        # is a guess. There is no compiler here that counts, so sm_90's instructions stand in.
+        Gpu("M4Max", "sm_90", 16.2e12, 16.2e12, 0.546e12, 48e6, 1.0e12, 40),
     ]
 }
+
+
+def small(quick: bool) -> Iterator[Workload]:
+    """Networks that are one kernel, up to more rows than are worth it."""
+    for sizes in ((17, 64, 64, 6), (64, 128, 128, 64)):
+        build = partial(models.sequential, sizes, nn.Tanh())
+        for dtype in (torch.float32, torch.bfloat16):
+            for rows in (64, 1024) if quick else (1, 64, 1024, 4096, 16384):
+                yield Network("small", f"{'-'.join(map(str, sizes))}-tanh", rows, dtype, build)
+
+
+# What is modelled of the benchmark's suites, and one more.
+SUITES = {name: suites.SUITES[name] for name in ("tiny", "digits", "ffn", "elementwise", "products")} | {"small": small}
 
 
 @dataclass(frozen=True)
@@ -108,6 +134,11 @@ def elementwise(gpu: Gpu, elements: float, operands: int, itemsize: int, instruc
     )
 
 
+def row_sums(gpu: Gpu, rows: int, columns: int, itemsize: int) -> Kernel:
+    """PyTorch's sum over rows: the matrix is read once."""
+    return elementwise(gpu, rows * columns, 1, itemsize, SUM_INSTRUCTIONS)
+
+
 def product(gpu: Gpu, rows: int, columns: int, depth: int, itemsize: int) -> Kernel:
     """[rows, depth] x [depth, columns] with the best of the tiles, whose last wave may be half empty."""
     peak = (gpu.matrix16 if itemsize == 2 else gpu.float32) / gpu.processors
@@ -128,30 +159,34 @@ def product(gpu: Gpu, rows: int, columns: int, depth: int, itemsize: int) -> Ker
     )
 
 
-def small_network(gpu: Gpu, sizes: list[int], rows: int, itemsize: int, backward: bool) -> list[Kernel]:
-    """A network in one kernel (small_mlp.hip): panels of weights are on their way during the products before them."""
-    kind = f"{'backward' if backward else 'forward'}<{'float' if itemsize == 4 else 'float16'}>"
-    room = occupancy.budget()["small_mlp", kind].blocks[gpu.arch]
-    tile_rows, on_their_way = 32, 1 if backward else 2
-    waves = math.ceil(math.ceil(rows / tile_rows) / (gpu.processors * room))
-    # 8 waves of threads on 4 SIMDs, 16 multiply-adds of each thread for each k, with as many other instructions.
-    cycles_of_k = 2 * (16 + 16)
-    way = 2 * LATENCY
-    for inputs, outputs in pairwise(sizes):
-        way += LATENCY  # of the bias
-        if itemsize == 4:
-            panels = math.ceil(inputs / (16 if outputs > 64 else 32))
-            products = inputs * cycles_of_k * min(1, outputs / 128) / gpu.clock
-            way += max(panels * LATENCY / on_their_way, products) + panels * BARRIERS
-        else:  # asked for at once and ahead, where it lies in packets, and forward
-            loads = (2 if backward else 0) if inputs % 8 == 0 else math.ceil(inputs / 32) * math.ceil(outputs / 32)
-            way += loads * LATENCY + 2 * BARRIERS + math.ceil(inputs / 16) * cycles_of_k / gpu.clock
-    kernels = [Kernel({"latency": way * waves * (2.5 if backward else 1)})]
-    if not backward:
-        return kernels
-    # Blocks write their sums, and another kernel reads them.
-    sums = math.ceil(rows / tile_rows) * sum(outputs * (inputs + 1) for inputs, outputs in pairwise(sizes))
-    return [*kernels, Kernel({"latency": 3 * LATENCY, "bytes": moved(gpu, 2 * 4 * sums)})]
+@functools.cache
+def small_mlp_time() -> ctypes.CDLL:
+    """The library's own count of small networks, compiled: the one by which it chooses."""
+    with tempfile.TemporaryDirectory() as directory:
+        library = Path(directory) / "small_mlp_time.so"
+        command = [os.environ.get("CXX", "c++"), "-std=c++20", "-shared", "-fPIC", f"-I{ROOT / 'src'}"]
+        subprocess.run([*command, "-o", library, Path(__file__).with_name("small_mlp_time.cpp")], check=True)
+        loaded = ctypes.CDLL(str(library))
+    loaded.small_mlp_kernel.restype = loaded.small_mlp_sums.restype = ctypes.c_int64
+    loaded.small_mlp_is_faster.restype = ctypes.c_bool
+    return loaded
+
+
+def small_network(
+    gpu: Gpu, sizes: list[int], rows: int, itemsize: int, backward: bool, layered_kernels: int
+) -> list[Kernel] | None:
+    """A network in one kernel (small_mlp.hip), where the library chooses that; backward, in two."""
+    if max(sizes) > 128 or len(sizes) > 9:
+        return None
+    arguments = [len(sizes) - 1, (ctypes.c_int64 * len(sizes))(*sizes), rows, itemsize, gpu.processors]
+    wide = [ctypes.c_int64(value) if isinstance(value, int) else value for value in arguments]
+    counted = small_mlp_time()
+    if not counted.small_mlp_is_faster(*wide, ctypes.c_bool(backward), ctypes.c_int64(layered_kernels)):
+        return None
+    kernels = [Kernel({"latency": counted.small_mlp_kernel(*wide, ctypes.c_bool(backward)) * 1e-9})]
+    if backward:  # the second one adds up the blocks' sums
+        kernels.append(Kernel({"latency": 3 * LATENCY, "bytes": counted.small_mlp_sums(*wide) * 1e-9}))
+    return kernels
 
 
 @dataclass(frozen=True)
@@ -168,6 +203,11 @@ class Time:
     @property
     def seconds(self) -> float:
         return max(self.device, self.host)
+
+    @property
+    def graph(self) -> float:
+        """The same kernels as a CUDA graph."""
+        return max(GRAPH, self.device - (GAP - GRAPH_GAP) * len(self.kernels))
 
     @property
     def bound(self) -> str:
@@ -201,7 +241,7 @@ def of_network(gpu: Gpu, workload: Network, mode: str, instructions: float) -> t
     """fastops' and eager's time; None for networks that are not modelled."""
     gated = workload.name.startswith("swiglu-")
     match = re.fullmatch(r"(?:swiglu-)?(\d+(?:-\d+)+)(?:-[a-z_]+)?", workload.name)
-    if workload.suite not in MODELLED or not match:
+    if workload.suite not in SUITES or not match:
         return None
     sizes, rows, itemsize = [int(size) for size in match[1].split("-")], workload.size, workload.dtype.itemsize
     training, layers = mode != INFERENCE, len(sizes) - 1
@@ -211,39 +251,40 @@ def of_network(gpu: Gpu, workload: Network, mode: str, instructions: float) -> t
 
     shapes = [(inputs, outputs) for inputs, outputs in pairwise(sizes)]
     shapes = [shapes[0], *shapes] if gated else shapes
-    products = [product(gpu, rows, outputs, inputs, itemsize) for inputs, outputs in shapes]
     activated = sizes[1:-1]
-    own, eager = list(products), list(products)
+    own = [product(gpu, rows, outputs, inputs, itemsize) for inputs, outputs in shapes]
+    eager = list(own)
     for features in activated:
         own += passes(features, 3 if gated else 2)
         eager += passes(features, *((2, 3) if gated else (2,)))
-    host_own, host_eager = host(1, len(own)), host(len(eager), len(eager))
-    if training:
-        for i, (inputs, outputs) in enumerate(shapes):
-            back = [product(gpu, outputs, inputs, rows, itemsize)]
-            if i or workload.input_gradient:
-                back.append(product(gpu, rows, inputs, outputs, itemsize))
-            own, eager = own + back, eager + back
-            if not gated:  # the bias' gradient: of fastops' hidden layers with the derivative, then the blocks' sums
-                own += (passes(outputs, 1) if i == layers - 1 else []) + [Kernel({"latency": 2 * LATENCY})]
-                eager += passes(outputs, 1)
-        for features in activated:
-            own += passes(features, 6 if gated else 3)
-            eager += passes(features, *((3, 3, 3) if gated else (3,)))
-        eager += passes(sizes[0], 3) if gated else []  # the sum of the input's gradients
-        loss = passes(sizes[-1], 2, 3)
-        host_loss = host(2, 2, nodes=1)
-        own, eager = own + loss, eager + loss
-        host_own = host(2, len(own) - 2, nodes=1) + host_loss
-        host_eager = host(len(eager) - 2, len(eager) - 2, nodes=len(products) + len(activated)) + host_loss
-    time = Time(own, host_own)
-    if not gated and max(sizes) <= 128 and layers <= 8:  # the library counts, too: small_mlp.cpp
-        own, host_own = small_network(gpu, sizes, rows, itemsize, backward=False), host(1, 1)
-        if training:
-            own += small_network(gpu, sizes, rows, itemsize, backward=True) + loss
-            host_own = host(2, 3, nodes=1) + host_loss
-        time = min(time, Time(own, host_own), key=lambda time: time.seconds)
-    return time, Time(eager, host_eager)
+    if not gated:
+        own = small_network(gpu, sizes, rows, itemsize, False, layers + len(activated)) or own
+    if not training:
+        return Time(own, host(1, len(own))), Time(eager, host(len(eager), len(eager)))
+
+    own_back: list[Kernel] = []
+    for i, (inputs, outputs) in enumerate(shapes):
+        own_back.append(product(gpu, outputs, inputs, rows, itemsize))
+        if i or workload.input_gradient:
+            own_back.append(product(gpu, rows, inputs, outputs, itemsize))
+    eager_back = list(own_back)
+    for features in activated:
+        own_back += passes(features, 6 if gated else 3)
+        eager_back += passes(features, *((3, 3, 3) if gated else (3,)))
+    if gated:
+        eager_back += passes(sizes[0], 3)  # the sum of the input's gradients
+    else:
+        # The biases' gradients: fastops' of hidden layers come with the derivative, and then the blocks' sums.
+        own_back += [Kernel({"latency": 2 * LATENCY}) for _ in activated] + [row_sums(gpu, rows, sizes[-1], itemsize)]
+        eager_back += [row_sums(gpu, rows, features, itemsize) for features in sizes[1:]]
+        own_back = small_network(gpu, sizes, rows, itemsize, True, 3 * layers) or own_back
+    loss, host_loss = passes(sizes[-1], 2, 3), host(2, 2, nodes=1)
+    host_own = host(1, len(own)) + host(1, len(own_back), nodes=1)
+    host_eager = host(len(eager + eager_back), len(eager + eager_back), nodes=len(shapes) + len(activated))
+    return (
+        Time(own + own_back + loss, host_own + host_loss),
+        Time(eager + eager_back + loss, host_eager + host_loss),
+    )
 
 
 Counts = dict[tuple[str, str], float]
@@ -280,20 +321,21 @@ def measured(path: Path) -> dict[tuple[str, str], float]:
 
 def table(gpu: Gpu, names: list[str], case: str, times: dict[tuple[str, str], float], quick: bool) -> Iterator[str]:
     """The lines of the table, with what was measured where anything was."""
-    heads = ["suite", "case", "dtype", "fastops, µs", "eager, µs", "ratio", "bound by"]
+    heads = ["suite", "case", "dtype", "fastops, µs", "its graph", "eager, µs", "its graph", "ratio", "of graphs"]
+    heads.append("bound by")
     heads += ["fastops measured", "model's error", "eager measured", "model's error"] if times else []
     yield f"| {' | '.join(heads)} |"
     yield "|" + "---|" * len(heads)
     counts = counted(gpu.arch)
-    for workload in (workload for name in names for workload in suites.SUITES[name](quick)):
+    for workload in (workload for name in names for workload in SUITES[name](quick)):
         for mode in MODES:
             pair = predicted(gpu, workload, mode, counts)
             if pair is None or not re.search(case, workload.case(mode)):
                 continue
             own, eager = pair
             cells = [workload.suite, f"{workload.name}, {workload.size_text}, {mode}", dtype_name(workload.dtype)]
-            cells += [f"{own.seconds * 1e6:.1f}", f"{eager.seconds * 1e6:.1f}"]
-            cells += [f"{eager.seconds / own.seconds:.2f}", own.bound]
+            cells += [f"{seconds * 1e6:.1f}" for time in pair for seconds in (time.seconds, time.graph)]
+            cells += [f"{eager.seconds / own.seconds:.2f}", f"{eager.graph / own.graph:.2f}", own.bound]
             for time, peer in zip(pair, ("fastops", "eager"), strict=True) if times else ():
                 seconds = times.get((workload.case(mode), peer))
                 cells += [f"{seconds * 1e6:.1f}", f"{time.seconds / seconds - 1:+.0%}"] if seconds else ["", ""]
@@ -304,7 +346,7 @@ def main() -> None:
     """See above."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpu", choices=GPUS, default="H100")
-    parser.add_argument("--suite", nargs="*", choices=MODELLED, default=list(MODELLED))
+    parser.add_argument("--suite", nargs="*", choices=SUITES, default=list(SUITES))
     parser.add_argument("--case", default="", help="a regular expression that chooses cases")
     parser.add_argument("--quick", action="store_true", help="the fewer cases of the benchmark's --quick")
     parser.add_argument("--measured", type=Path, metavar="CSV", help="results.csv of a run on this GPU")

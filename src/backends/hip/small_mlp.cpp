@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "backends/hip/launch.h"
+#include "backends/hip/small_mlp_time.h"
 #include "ops/activation.h"
 #include "ops/matrix.h"
 
@@ -38,77 +39,26 @@ SmallMlp arguments_of(const MlpArguments& mlp) {
   return small;
 }
 
-// ---- the choice, in nanoseconds ----
-//
-// No GPU has measured this: it is counted for an H100 at 1.7 GHz. Other GPUs differ, though less between the two sides
-// than in either.
-
-// From PyTorch's dispatcher to the start of a kernel. Products of this size and what lies between them take no longer,
-// so launches are what a layered network takes.
-constexpr int64_t launch_time = 5000;
-// Global memory's latency and two barriers, for each pass over a tile's elements; the weights' is hidden by the
-// products of the panels before, as far as those take that long.
-constexpr int64_t latency = 700;
-constexpr int64_t barriers = 100;    // two, for each panel of a weight
-constexpr int64_t bandwidth = 3000;  // of memory, bytes a nanosecond
-
-bool is_16_bit(const MlpArguments& mlp) { return mlp.input.element_size() == 2; }
-
-// A step of a product of float32 or float64: the 8 warps read their operands in 38 cycles; half as wide, the
-// multiply-adds' latency is left.
-int64_t step_time(int64_t width) { return width > most_small_features / 2 ? 22 : 12; }
-
-// The same by matrix cores, whose weight is one panel. It is on its way before where it lies in packets of 16 bytes,
-// else a thread asks for four numbers at a time; backward there are few registers for it, and clang waits.
-int64_t matrix_product_time(int64_t in, int64_t out, bool backward) {
-  const int64_t loads = in % 8 == 0 ? (backward ? 2 : 0) : divide_up(in, 32) * divide_up(out, 32);
-  return loads * latency + 2 * barriers + latency / 5 * divide_up(backward ? out : in, 16);
-}
-
-// A block's product of its tile and a weight.
-int64_t product_time(const MlpArguments& mlp, int64_t in, int64_t out, bool backward) {
-  if (is_16_bit(mlp)) return matrix_product_time(in, out, backward);
-  const int64_t depth = backward ? out : in, width = backward ? in : out;
-  const int64_t panel_depth = (width > most_small_features / 2 ? 64 : 128) / mlp.input.element_size();
-  const int64_t on_their_way = backward ? 1 : 2;
-  const int64_t products = std::min(depth, panel_depth) * step_time(width);
-  return divide_up(depth, panel_depth) * (std::max(products, latency / on_their_way) + barriers);
-}
-
-// A block's time for a tile in one layer.
-int64_t layer_time(const MlpArguments& mlp, size_t i, bool backward) {
-  const int64_t in = mlp.weights[i].size(1), out = mlp.weights[i].size(0);
-  if (!backward) return product_time(mlp, in, out, backward) + latency;  // and bias and activation
-  // The weight's gradient: for each tile of its rows the products over the tile's rows. No block waits for its sums to
-  // be written.
-  const int64_t rows = small_tile_rows(dtype_of(mlp.input));
-  const int64_t sums = is_16_bit(mlp) ? latency : divide_up(out, rows) * rows * step_time(in);
-  return product_time(mlp, in, out, backward) + sums + 3 * latency;  // and its input, the derivative, the bias' sums
-}
-
-// Of the kernel: blocks have a multiprocessor each, and a tile after another.
-int64_t kernel_time(const MlpArguments& mlp, bool backward) {
-  const int64_t tiles = divide_up(row_count(mlp.input), small_tile_rows(dtype_of(mlp.input)));
-  int64_t tile = 0;
-  for (size_t i = 0; i < mlp.layers(); ++i) tile += layer_time(mlp, i, backward);
-  const int64_t time = launch_time + divide_up(tiles, multiprocessors_of(mlp.input)) * tile;
-  if (!backward) return time;
-  // A second kernel adds up the blocks' sums, which are written and read.
-  int64_t sums = 0;
-  for (const Tensor& weight : mlp.weights) sums += weight.numel() + weight.size(0);
-  const int64_t item_size = mlp.input.element_size() == 8 ? 8 : 4;
-  return time + launch_time + 2 * tiles * sums * item_size / bandwidth;
-}
-
-// Of PyTorch's products and the kernels between them.
-int64_t layers_time(const MlpArguments& mlp, bool backward) {
-  int64_t launches = 0;
+// Those of a layered network: PyTorch's products and what lies between them.
+int64_t layered_kernels(const MlpArguments& mlp, bool backward) {
+  int64_t kernels = 0;
   for (size_t i = 0; i < mlp.layers(); ++i) {
     const bool has_activation = mlp.activation_of(i).id != Activation::identity;
     const bool has_step = has_activation || (backward && mlp.biases[i].defined());
-    launches += (backward ? 2 : 1) + has_step;  // backward, two products
+    kernels += (backward ? 2 : 1) + has_step;  // backward, two products
   }
-  return launch_time * launches;
+  return kernels;
+}
+
+SmallNetwork network_of(const MlpArguments& mlp) {
+  SmallNetwork network;
+  network.layers = static_cast<int64_t>(mlp.layers());
+  network.features[0] = mlp.weights[0].size(1);
+  for (size_t i = 0; i < mlp.layers(); ++i) network.features[i + 1] = mlp.weights[i].size(0);
+  network.rows = row_count(mlp.input);
+  network.dtype = dtype_of(mlp.input);
+  network.multiprocessors = multiprocessors_of(mlp.input);
+  return network;
 }
 
 Matrix matrix_of(const Tensor& matrix) { return {data_of(matrix), matrix.stride(0), matrix.stride(1)}; }
@@ -128,7 +78,7 @@ bool use_small_mlp(const MlpArguments& mlp, bool backward) {
   if (mlp.layers() > most_small_layers || mlp.input.numel() == 0) return false;
   if (!std::all_of(mlp.weights.begin(), mlp.weights.end(), fits)) return false;
   // The emulator is there to run the kernel.
-  return mlp.input.is_cpu() || kernel_time(mlp, backward) <= layers_time(mlp, backward);
+  return mlp.input.is_cpu() || is_small_mlp_faster(network_of(mlp), backward, layered_kernels(mlp, backward));
 }
 
 Tensor small_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved) {
