@@ -14,6 +14,14 @@ struct Params {
 
 namespace activations {
 
+// What value_and_gradient gives, which activations have where the two have more in common than compilers find: it costs
+// less than both.
+template <class T>
+struct ValueAndGradient {
+  T value;
+  T gradient;
+};
+
 // What most activations share: any parameters are valid and the derivative needs the input.
 struct ActivationBase {
   // Whether there is gradient_from_output, and whether it is as exact as PyTorch's where the output is of 16 bits.

@@ -7,7 +7,7 @@
 // the point, its derivatives are those of the chosen branch.
 #pragma once
 
-#include "activations/scalar_of.h"
+#include "activations/functions.h"
 
 namespace fastops {
 
@@ -179,6 +179,26 @@ FASTOPS_HOST_DEVICE Jet<T, N> tanh(Jet<T, N> x) {
     for (int i = 1; i <= k; ++i) slope.c[k] = slope.c[k] - y.c[i] * y.c[k - i];
   }
   return y;
+}
+
+// What it lacks to 1 changes as much the other way; the slope is the product of the two.
+template <class T, int N>
+FASTOPS_HOST_DEVICE activations::Logistic<Jet<T, N>> logistic(Jet<T, N> x) {
+  using S = ScalarOf<T>;
+  using activations::logistic;  // or the one of a number type that has its own
+  const activations::Logistic<T> at = logistic(x.c[0]);
+  Jet<T, N> value, complement, slope;
+  value.c[0] = at.value;
+  complement.c[0] = at.complement;
+  for (int k = 1; k <= N; ++k) {
+    slope.c[k - 1] = value.c[0] * complement.c[k - 1];
+    for (int i = 1; i < k; ++i) slope.c[k - 1] = slope.c[k - 1] + value.c[i] * complement.c[k - 1 - i];
+    T sum = slope.c[0] * x.c[k] * S(k);
+    for (int i = 1; i < k; ++i) sum = sum + slope.c[i] * x.c[k - i] * S(k - i);
+    value.c[k] = sum / S(k);
+    complement.c[k] = -value.c[k];
+  }
+  return {value, complement};
 }
 
 template <class T, int N, class C>

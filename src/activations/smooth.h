@@ -61,8 +61,18 @@ struct GELU : ActivationBase {
   }
   template <class T, class G, class S>
   FASTOPS_HOST_DEVICE static T gradient(G g, T x, Params<S>) {
+    return slope(x, normal(x)) * g;
+  }
+  template <class T, class G, class S>
+  FASTOPS_HOST_DEVICE static ValueAndGradient<T> value_and_gradient(G g, T x, Params<S>) {
     const Normal<T> phi = normal(x);
-    return multiply_add(x, phi.density, phi.cumulative) * g;
+    return {x * phi.cumulative, slope(x, phi) * g};
+  }
+
+ private:
+  template <class T>
+  FASTOPS_HOST_DEVICE static T slope(T x, Normal<T> phi) {
+    return multiply_add(x, phi.density, phi.cumulative);
   }
 };
 
@@ -85,10 +95,31 @@ struct GELUTanh : ActivationBase {
   }
   template <class T, class G, class S>
   FASTOPS_HOST_DEVICE static T gradient(G g, T x, Params<S>) {
-    const T square = at_most(x * x, S(1e4));  // it may overflow; from there on the derivative is 0 or 1
-    const Logistic<T> s = logistic(multiply_add(square, cubic<S>(), linear<S>()) * x);
+    const T square = bounded_square<S>(x);
+    return slope<S>(x, square, half<S>(x, square)) * g;
+  }
+  template <class T, class G, class S>
+  FASTOPS_HOST_DEVICE static ValueAndGradient<T> value_and_gradient(G g, T x, Params<S>) {
+    const T square = bounded_square<S>(x);
+    const Logistic<T> s = half<S>(x, square);
+    return {x * s.value, slope<S>(x, square, s) * g};
+  }
+
+ private:
+  // It may overflow; from there on the derivative is 0 or 1.
+  template <class S, class T>
+  FASTOPS_HOST_DEVICE static T bounded_square(T x) {
+    return at_most(x * x, S(1e4));
+  }
+  // (1 + tanh(u)) / 2
+  template <class S, class T>
+  FASTOPS_HOST_DEVICE static Logistic<T> half(T x, T square) {
+    return logistic(multiply_add(square, cubic<S>(), linear<S>()) * x);
+  }
+  template <class S, class T>
+  FASTOPS_HOST_DEVICE static T slope(T x, T square, Logistic<T> s) {
     const T twice_u_slope = multiply_add(square, cubic<S>() * S(3), linear<S>());
-    return multiply_add(x * s.value, s.complement * twice_u_slope, s.value) * g;
+    return multiply_add(x * s.value, s.complement * twice_u_slope, s.value);
   }
 };
 
@@ -100,8 +131,18 @@ struct QuickGELU : ActivationBase {
   }
   template <class T, class G, class S>
   FASTOPS_HOST_DEVICE static T gradient(G g, T x, Params<S>) {
+    return slope<S>(x, logistic(x * S(1.702))) * g;
+  }
+  template <class T, class G, class S>
+  FASTOPS_HOST_DEVICE static ValueAndGradient<T> value_and_gradient(G g, T x, Params<S>) {
     const Logistic<T> s = logistic(x * S(1.702));
-    return multiply_add(x * s.value, s.complement * S(1.702), s.value) * g;
+    return {x * s.value, slope<S>(x, s) * g};
+  }
+
+ private:
+  template <class S, class T>
+  FASTOPS_HOST_DEVICE static T slope(T x, Logistic<T> s) {
+    return multiply_add(x * s.value, s.complement * S(1.702), s.value);
   }
 };
 
@@ -112,8 +153,18 @@ struct SiLU : ActivationBase {
   }
   template <class T, class G, class S>
   FASTOPS_HOST_DEVICE static T gradient(G g, T x, Params<S>) {
+    return slope<S>(x, logistic(x)) * g;
+  }
+  template <class T, class G, class S>
+  FASTOPS_HOST_DEVICE static ValueAndGradient<T> value_and_gradient(G g, T x, Params<S>) {
     const Logistic<T> s = logistic(x);
-    return multiply_add(s.complement, x, S(1)) * s.value * g;
+    return {x * s.value, slope<S>(x, s) * g};
+  }
+
+ private:
+  template <class S, class T>
+  FASTOPS_HOST_DEVICE static T slope(T x, Logistic<T> s) {
+    return multiply_add(s.complement, x, S(1)) * s.value;
   }
 };
 
@@ -162,6 +213,11 @@ struct Sigmoid : OutputActivation {
     return s.complement * s.value * g;
   }
   template <class T, class G, class S>
+  FASTOPS_HOST_DEVICE static ValueAndGradient<T> value_and_gradient(G g, T x, Params<S>) {
+    const Logistic<T> s = logistic(x);
+    return {s.value, s.complement * s.value * g};
+  }
+  template <class T, class G, class S>
   FASTOPS_HOST_DEVICE static T gradient_from_output(G g, T y, Params<S>) {
     return (S(1) - y) * y * g;
   }
@@ -175,6 +231,11 @@ struct Tanh : OutputActivation {
   template <class T, class G, class S>
   FASTOPS_HOST_DEVICE static T gradient(G g, T x, Params<S> p) {
     return gradient_from_output<T>(g, tanh(x), p);
+  }
+  template <class T, class G, class S>
+  FASTOPS_HOST_DEVICE static ValueAndGradient<T> value_and_gradient(G g, T x, Params<S> p) {
+    const T y = tanh(x);
+    return {y, gradient_from_output<T>(g, y, p)};
   }
   template <class T, class G, class S>
   FASTOPS_HOST_DEVICE static T gradient_from_output(G g, T y, Params<S>) {

@@ -194,7 +194,7 @@ struct GemmKernels {
   // Where packing the right-hand matrix takes longer than it saves, products read it as it is, or its transpose: for
   // networks of so many rows. Null: never.
   bool (*reads_matrix)(int64_t rows, int64_t columns);
-  bool (*reads_transpose)(int64_t rows, int64_t depth);
+  bool (*reads_transpose)(int64_t rows, int64_t depth, int64_t columns);
   // Or they pack it on the way, for so many rows of a thread and elements. Null: never.
   bool (*packs_on_the_way)(int64_t rows, int64_t elements);
   // The rows that one thread takes at least, where the largest right-hand matrix has so many elements: below that, more

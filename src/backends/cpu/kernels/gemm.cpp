@@ -38,11 +38,12 @@ bool reads_matrix(int64_t rows, int64_t columns) {
 }
 
 // At the end of each sum its vector has to be added up.
-bool reads_transpose(int64_t rows, int64_t depth) {
+bool reads_transpose(int64_t rows, int64_t depth, int64_t columns) {
+  if (rows <= 4 || columns <= few_columns) return depth >= 64;
 #if defined(CPU_CAPABILITY_AVX512)
-  return rows <= 4 ? depth >= 64 : rows <= 24 && depth >= 256;
+  return rows <= 24 && depth >= 256;
 #else
-  return rows <= 4 && depth >= 64;
+  return false;
 #endif
 }
 

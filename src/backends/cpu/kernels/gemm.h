@@ -178,6 +178,8 @@ inline constexpr int dot_rows = 4;
 inline constexpr int dot_rows = 2;
 #endif
 inline constexpr int dot_columns = 4;
+inline constexpr int few_columns = 2;
+static_assert(few_columns <= dot_rows);
 
 // The sums of the elements of four vectors.
 inline __m128 sums_of(const Floats (&v)[dot_columns]) {
@@ -227,6 +229,26 @@ void dots(const typename M::Operand* a, int64_t a_stride, const typename M::Oper
   }
 }
 
+// strip[rows, columns] (+)= a[rows, depth] * the transpose of few rows of b: as dots(), with the roles changed.
+template <class M, int columns>
+void dots_of_rows(const typename M::Operand* b, int64_t b_stride, ConstRows a, int64_t first_row, int64_t rows,
+                  int64_t depth, float* strip, bool add) {
+  using Operand = typename M::Operand;
+  for (int64_t r = 0; r < rows; r += dot_columns) {
+    const Operand* four[dot_columns];  // beyond the last row, that again
+    for (int j = 0; j < dot_columns; ++j) four[j] = row<Operand>(a, first_row + std::min(r + j, rows - 1));
+    float sums[columns * panel_columns<float>];
+    dots<M, columns>(b, b_stride, four, dot_columns * a.stride, depth, sums, /*add=*/false);
+    for (int64_t j = 0; j < std::min<int64_t>(dot_columns, rows - r); ++j) {
+      for (int c = 0; c < columns; ++c) {
+        float& place = strip[(r + j) * panel_columns<float> + c];
+        const float sum = sums[c * panel_columns<float> + j];
+        place = add ? place + sum : sum;
+      }
+    }
+  }
+}
+
 // As multiply_panel, where the panel is of rows of the transpose.
 template <class M>
 void multiply_rows(const Product& product, int64_t first_row, int64_t rows, int64_t panel, int64_t columns,
@@ -234,6 +256,11 @@ void multiply_rows(const Product& product, int64_t first_row, int64_t rows, int6
   using Operand = typename M::Operand;
   const int64_t column = panel * panel_columns<float>;
   const int64_t last = std::min(columns, column + panel_columns<float>) - 1;
+  if (last < column + few_columns) {
+    const auto run = last == column ? dots_of_rows<M, 1> : dots_of_rows<M, few_columns>;
+    return run(row<Operand>(product.transpose, column), product.transpose.stride, product.a, first_row, rows,
+               product.depth, strip, add);
+  }
   for (int64_t c = column; c <= last; c += dot_columns) {
     const Operand* four[dot_columns];  // beyond the last column, that again
     for (int j = 0; j < dot_columns; ++j) four[j] = row<Operand>(product.transpose, std::min(c + j, last));

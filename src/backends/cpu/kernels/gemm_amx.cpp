@@ -228,7 +228,7 @@ void pack_tiles(ConstRows matrix, int64_t depth, int64_t rows, void* packed, voi
 }
 
 // Measured.
-bool reads_transpose(int64_t rows, int64_t depth) { return rows <= (depth >= 2048 ? 4 : 2) && depth >= 64; }
+bool reads_transpose(int64_t rows, int64_t depth, int64_t) { return rows <= (depth >= 2048 ? 4 : 2) && depth >= 64; }
 
 // Measured. Panels of larger weights do not stay in the L2 cache: where they are read once, they need not be written,
 // and threads share them rather than the rows.

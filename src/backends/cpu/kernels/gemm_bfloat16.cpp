@@ -38,8 +38,8 @@ void pack_tiles(ConstRows matrix, int64_t depth, int64_t rows, void* packed, voi
 void add_bfloat16_products(KernelTable& table) {
   GemmKernels& gemm = table.gemm[static_cast<int>(Dtype::bfloat16)];
   gemm.operand = Dtype::bfloat16;
-  gemm.reads_transpose = [](int64_t rows, int64_t depth) {
-    return rows <= 8 ? depth >= 64 : rows <= 24 && depth >= 128;
+  gemm.reads_transpose = [](int64_t rows, int64_t depth, int64_t columns) {
+    return rows <= 8 || columns <= few_columns ? depth >= 64 : rows <= 24 && depth >= 128;
   };
   gemm.reads_matrix = nullptr;
   gemm.packs_on_the_way = table.gemm[static_cast<int>(Dtype::float32)].packs_on_the_way;

@@ -7,7 +7,19 @@
 namespace fastops::cpu::CPU_CAPABILITY {
 namespace {
 
-// The derivatives are the coefficients of one series: what they have in common is computed once.
+// The gradient as a series, with the value at its point.
+template <class A, class Series, class Number, class S>
+activations::ValueAndGradient<Series> value_and_gradient(Number at, Params<S> p) {
+  const Number one(S(1));
+  const Series x = Series::variable(at);
+  if constexpr (requires { A::template value_and_gradient<Series>(one, x, p); }) {
+    return A::template value_and_gradient<Series>(one, x, p);
+  } else {
+    return {A::value(at, p), A::template gradient<Series>(one, x, p)};
+  }
+}
+
+// The value and the derivatives, which are the coefficients of one series: what they have in common is computed once.
 template <class A, class S, int orders>
 FASTOPS_FLATTEN void derivatives(const void* x, void* value, void* const* order, int64_t n, ActivationParams params) {
   using Number = Vec<S>;
@@ -16,15 +28,141 @@ FASTOPS_FLATTEN void derivatives(const void* x, void* value, void* const* order,
   for (int64_t i = 0; i < n; i += Number::width) {
     const int64_t count = std::min(Number::width, n - i);
     const Number at = load_part(static_cast<const S*>(x) + i, count);
-    if (value) store_part(Number(A::value(at, p)).v, static_cast<S*>(value) + i, count);
-    const Series series = A::template gradient<Series>(Number(S(1)), Series::variable(at), p);
+    const auto [y, gradient] = value_and_gradient<A, Series>(at, p);
+    store_part(y.c[0].v, static_cast<S*>(value) + i, count);
     S factorial = 1;
     for (int k = 0; k < orders; ++k) {
       if (k > 1) factorial *= S(k);
-      store_part((series.c[k] * factorial).v, static_cast<S*>(order[k]) + i, count);
+      store_part((gradient.c[k] * factorial).v, static_cast<S*>(order[k]) + i, count);
     }
   }
 }
+
+// A panel's columns of one row, in the type that is computed with.
+template <class S>
+struct Numbers {
+  Vec<S> part[tile_vectors];
+};
+// How many there are, where they are all there.
+template <class S>
+using Whole = std::integral_constant<int64_t, panel_columns<S>>;
+
+template <class S>
+C10_ALWAYS_INLINE int64_t count_of_part(int64_t count, int k) {
+  return std::clamp<int64_t>(count - k * Vec<S>::width, 0, Vec<S>::width);
+}
+
+// f of the corresponding parts.
+template <class S, class F, class... In>
+C10_ALWAYS_INLINE Numbers<S> map(F f, const In&... in) {
+  Numbers<S> out;
+  for (int k = 0; k < tile_vectors; ++k) out.part[k] = f(in.part[k]...);
+  return out;
+}
+template <class S>
+C10_ALWAYS_INLINE Numbers<S> operator*(const Numbers<S>& a, const Numbers<S>& b) {
+  return map<S>([](auto x, auto y) { return x * y; }, a, b);
+}
+template <class S>
+C10_ALWAYS_INLINE Numbers<S> operator+(const Numbers<S>& a, const Numbers<S>& b) {
+  return map<S>([](auto x, auto y) { return x + y; }, a, b);
+}
+// a * b + c
+template <class S>
+C10_ALWAYS_INLINE Numbers<S> fused(const Numbers<S>& a, const Numbers<S>& b, const Numbers<S>& c) {
+  return map<S>([](auto x, auto y, auto z) { return multiply_add(x, y, z); }, a, b, c);
+}
+template <class S>
+C10_ALWAYS_INLINE Numbers<S> every(double value) {
+  Numbers<S> out;
+  for (auto& part : out.part) part = static_cast<S>(value);
+  return out;
+}
+
+template <class S, class T, class Count>
+C10_ALWAYS_INLINE Numbers<S> load(const T* p, Count count) {
+  Numbers<S> out;
+  if constexpr (std::is_same_v<S, T>) {
+    for (int k = 0; k < tile_vectors; ++k) {
+      out.part[k] = load_part(p + k * Vec<S>::width, count_of_part<S>(count, k));
+    }
+  } else {
+    const auto packet = Packet<T>::load(p, count);
+    static_assert(packet.parts == tile_vectors);
+    for (int k = 0; k < tile_vectors; ++k) out.part[k] = packet.part[k];
+  }
+  return out;
+}
+template <class S, class T, class Count>
+C10_ALWAYS_INLINE void store(const Numbers<S>& value, T* p, Count count) {
+  if constexpr (std::is_same_v<S, T>) {
+    for (int k = 0; k < tile_vectors; ++k) {
+      store_part(value.part[k].v, p + k * Vec<S>::width, count_of_part<S>(count, k));
+    }
+  } else {
+    Packet<T> packet;
+    for (int k = 0; k < tile_vectors; ++k) packet.part[k] = value.part[k];
+    packet.store(p, count);
+  }
+}
+
+// Go down the rows of a point in a matrix, at a panel's columns. The rows may lie far apart, where the processor does
+// not foresee them: what comes `ahead` elements later is fetched ahead.
+template <class S, class T, class Count>
+struct Reader {
+  const T* p;
+  int64_t stride;
+  int64_t ahead;
+  Count count;
+
+  C10_ALWAYS_INLINE Numbers<S> next() {
+    for (int64_t i = 0; ahead && i < panel_columns<S>; i += 64 / int64_t{sizeof(T)}) FASTOPS_PREFETCH(p + ahead + i);
+    const auto numbers = load<S>(p, count);
+    p += stride;
+    return numbers;
+  }
+  C10_ALWAYS_INLINE Reader after(int64_t rows) const { return {p + rows * stride, stride, ahead, count}; }
+};
+// Null: writes nothing.
+template <class S, class T, class Count>
+struct Writer {
+  T* p;
+  int64_t stride;
+  int64_t ahead;
+  Count count;
+
+  C10_ALWAYS_INLINE void next(const Numbers<S>& value) {
+    if (!p) return;
+    for (int64_t i = 0; i < panel_columns<S>; i += 64 / int64_t{sizeof(T)}) FASTOPS_PREFETCH_WRITE(p + ahead + i);
+    store(value, p, count);
+    p += stride;
+  }
+  C10_ALWAYS_INLINE Writer after(int64_t rows) const { return {p ? p + rows * stride : p, stride, ahead, count}; }
+};
+
+// The first row of a point, at a panel's columns.
+template <class Storage, class Count>
+struct Place {
+  using S = Compute<Storage>;
+  const Block& block;
+  int64_t row;     // in the block
+  int64_t column;  // in the block
+  int64_t ahead;   // rows
+  Count count;
+
+  C10_ALWAYS_INLINE Reader<S, S, Count> sums() const {
+    return {static_cast<const S*>(block.sums[0]) + row * block.stride + column, block.stride, 0, count};
+  }
+  C10_ALWAYS_INLINE Reader<S, Storage, Count> reads(ConstRows rows) const {
+    const Storage* const first = CPU_CAPABILITY::row<Storage>(rows, block.row + row);
+    return {first + block.column + column, rows.stride, ahead * rows.stride, count};
+  }
+  template <class T>
+  C10_ALWAYS_INLINE Writer<S, T, Count> writes(Rows rows) const {
+    T* const first = CPU_CAPABILITY::row<T>(rows, block.row + row);
+    return {first ? first + block.column + column : first, rows.stride, ahead * rows.stride, count};
+  }
+};
 
 constexpr int64_t points_at_once = 16;
 
@@ -36,253 +174,208 @@ struct Derivatives {
   alignas(64) S value[most];
   alignas(64) S order[max_order][most];
 
-  void compute(const JetArguments& jet, int64_t count, int orders, bool with_value) {
+  void compute(const JetArguments& jet, int64_t count, int orders) {
     void* const out[] = {order[0], order[1], order[2]};
-    jet.activation->derivatives[orders - 1](at, with_value ? value : nullptr, out, count, jet.params);
+    jet.activation->derivatives[orders - 1](at, value, out, count, jet.params);
   }
 };
 
-template <class Storage>
-using P = Packet<Storage>;
-
-// The rows of a point in a matrix, at one packet of columns. They lie far apart, where the processor does not foresee
-// them: what comes `ahead` rows later is fetched ahead.
-template <class Storage, class Count>
-struct ReadRows {
-  const Storage* first;
-  int64_t stride;
-  int64_t ahead;
-  Count count;
-
-  Packet<Storage> operator()(int64_t j) const {
-    const Storage* const p = first + j * stride;
-    FASTOPS_PREFETCH(p + ahead);
-    return Packet<Storage>::load(p, count);
-  }
-};
-template <class Storage, class Count>
-struct WriteRows {
-  using S = Compute<Storage>;
-  void* first;  // null where nothing is written
-  int64_t stride;
-  int64_t ahead;
-  Count count;
-  bool as_stored;  // or in the type that is computed with
-
-  void operator()(const Packet<Storage>& value, int64_t j) const {
-    if (!first) return;
-    if (std::is_same_v<S, Storage> || as_stored) {
-      Storage* const p = static_cast<Storage*>(first) + j * stride;
-      FASTOPS_PREFETCH_WRITE(p + ahead);
-      value.store(p, count);
-    } else {
-      S* const p = static_cast<S*>(first) + j * stride;
-      FASTOPS_PREFETCH_WRITE(p + ahead);
-      store_computed<Storage>(value, p, count);
-    }
-  }
-};
-
-// One packet of columns of a point. `Count`: of the numbers in it, a constant where it is whole.
-template <class Storage, class Count>
-struct Place {
-  using S = Compute<Storage>;
-  const Block& block;
-  int64_t row;     // the point's first one in the block
-  int64_t column;  // in the block
-  int64_t ahead;
-  Count count;
-
-  auto sums() const {
-    return [p = static_cast<const S*>(block.sums[0]) + row * block.stride + column, stride = block.stride,
-            count = count](int64_t j) { return load_computed<Storage>(p + j * stride, count); };
-  }
-  ReadRows<Storage, Count> reads(ConstRows rows) const {
-    const Storage* const p = CPU_CAPABILITY::row<Storage>(rows, block.row + row) + block.column + column;
-    return {p, rows.stride, ahead * rows.stride, count};
-  }
-  WriteRows<Storage, Count> writes(Rows rows, bool as_stored = true) const {
-    const bool stored = std::is_same_v<S, Storage> || as_stored;
-    const int64_t size = stored ? sizeof(Storage) : sizeof(S);
-    const int64_t offset = ((block.row + row) * rows.stride + block.column + column) * size;
-    return {rows.data ? static_cast<char*>(rows.data) + offset : nullptr, rows.stride, ahead * rows.stride, count,
-            as_stored};
-  }
-};
-
-template <class Storage>
-P<Storage> times(const P<Storage>& a, const P<Storage>& b) {
-  return apply<Storage>([](auto x, auto y) { return x * y; }, a, b);
-}
-// a * b + c
-template <class Storage>
-P<Storage> fused(const P<Storage>& a, const P<Storage>& b, const P<Storage>& c) {
-  return apply<Storage>([](auto x, auto y, auto z) { return multiply_add(x, y, z); }, a, b, c);
-}
-template <class Storage>
-P<Storage> every(double value) {
-  P<Storage> out;
-  for (auto& part : out.part) part = static_cast<Compute<Storage>>(value);
-  return out;
-}
-
-// A tangent times its weight in the trace.
-template <class Storage>
-P<Storage> weighted(const JetArguments& jet, int64_t d, const P<Storage>& tangent) {
-  return jet.trace_weights ? times<Storage>(tangent, every<Storage>(jet.trace_weights[d])) : tangent;
-}
-
-// step(place, load, derivatives) for each packet of columns of each point of a block, where load(numbers) is the packet
-// of one of the derivatives; at(place) is the value.
+// step(place, derivatives, i) for each panel's columns of each point of a block; the derivatives' numbers for it are
+// from i on. at(place) are the values.
 template <class Storage, class At, class Step>
-void for_each_place(const JetArguments& jet, const Block& block, int orders, bool with_value, At at, Step step) {
+void for_each_place(const JetArguments& jet, const Block& block, int orders, At at, Step step) {
   using S = Compute<Storage>;
-  constexpr int64_t width = P<Storage>::width;
   constexpr int64_t rows_ahead = 8;
   const int64_t ahead = (rows_ahead + jet.rows() - 1) / jet.rows() * jet.rows();
   const int64_t points = block.rows / jet.rows();
   Derivatives<S> derivatives;
+  const auto run = [&](int64_t first, int64_t count, int64_t column, auto columns) {
+    const auto place = [&](int64_t point) FASTOPS_INLINE_LAMBDA {
+      return Place<Storage, decltype(columns)>{block, (first + point) * jet.rows(), column, ahead, columns};
+    };
+    for (int64_t p = 0; p < count; ++p) store(at(place(p)), derivatives.at + p * columns, columns);
+    if (jet.activation) derivatives.compute(jet, count * columns, orders);
+    for (int64_t p = 0; p < count; ++p) step(place(p), derivatives, p * columns);
+  };
   for (int64_t first = 0; first < points; first += points_at_once) {
     const int64_t count = std::min(points_at_once, points - first);
     for (int64_t column = 0; column < block.columns; column += panel_columns<S>) {
-      const int64_t columns = std::min(panel_columns<S>, block.columns - column);
-      const auto for_each = [&](auto f) {
-        for (int64_t p = 0; p < count; ++p) {
-          const auto call = [&](int64_t c, auto size) {
-            f(Place<Storage, decltype(size)>{block, (first + p) * jet.rows(), column + c, ahead, size},
-              p * columns + c);
-          };
-          int64_t c = 0;
-          for (; c + width <= columns; c += width) call(c, std::integral_constant<int64_t, width>());
-          if (c < columns) call(c, columns - c);
-        }
-      };
-      for_each(
-          [&](const auto& place, int64_t i) { store_computed<Storage>(at(place), derivatives.at + i, place.count); });
-      if (jet.activation) derivatives.compute(jet, count * columns, orders, with_value);
-      for_each([&](const auto& place, int64_t i) {
-        step(place, [&](const S* values) { return load_computed<Storage>(values + i, place.count); }, derivatives);
-      });
+      const int64_t columns = block.columns - column;
+      if (columns >= panel_columns<S>) {
+        run(first, count, column, Whole<S>());
+      } else {
+        run(first, count, column, columns);
+      }
     }
   }
 }
 
-// y = f(z) and its derivatives, row by row, from those of z.
-template <class Storage, class Z, class Store>
-void activate(const JetArguments& jet, const P<Storage>& value, const P<Storage>& first, const P<Storage>& second, Z z,
-              Store store) {
-  const int64_t directions = jet.directions;
-  store(value, 0);
-  P<Storage> squares = every<Storage>(0);
-  for (int64_t d = 0; d < directions; ++d) {
-    const auto t = z(1 + d);
-    store(times<Storage>(t, first), 1 + d);
-    if (jet.seconds == 0) continue;
-    const auto w = weighted<Storage>(jet, d, t);
-    if (jet.each) {
-      const auto bend = times<Storage>(times<Storage>(w, t), second);
-      store(fused<Storage>(z(1 + directions + d), first, bend), 1 + directions + d);
-    } else {
-      squares = fused<Storage>(w, t, squares);
-    }
-  }
-  if (jet.seconds > 0 && !jet.each) {
-    store(fused<Storage>(z(1 + directions), first, times<Storage>(squares, second)), 1 + directions);
-  }
+// f(std::type_identity<T>()) for the type T of what is written as an operand.
+template <class Storage, class F>
+void with_target(bool as_stored, F f) {
+  if (std::is_same_v<Compute<Storage>, Storage> || as_stored) return f(std::type_identity<Storage>());
+  f(std::type_identity<Compute<Storage>>());
+}
+
+// Which second derivatives a point has: none, their sum, or one for each direction.
+enum class Seconds { none, sum, each };
+template <class F>
+void with_seconds(const JetArguments& jet, F f) {
+  if (jet.seconds == 0) return f(std::integral_constant<Seconds, Seconds::none>());
+  if (!jet.each) return f(std::integral_constant<Seconds, Seconds::sum>());
+  f(std::integral_constant<Seconds, Seconds::each>());
 }
 
 // What is read of the arguments is copied: what is stored could else change them, for all that the compiler knows.
-template <class Storage>
-void jet_forward(const void* arguments, const Block& of_sums) {
-  const auto to = *static_cast<const JetForwardArguments*>(arguments);
+template <class Storage, class Target, Seconds seconds>
+void forward_points(const JetForwardArguments& arguments, const Block& of_sums) {
+  using S = Compute<Storage>;
+  const auto to = arguments;
   const Block block = of_sums;
-  const auto at = [&](const auto& place) {
-    const auto sum = place.sums()(0);
+  const JetArguments jet = to.jet;
+  const auto at = [&](const auto& place) FASTOPS_INLINE_LAMBDA {
+    const auto sum = place.sums().next();
     if (!to.bias) return sum;
-    const auto* const bias = static_cast<const Storage*>(to.bias) + block.column + place.column;
-    return apply<Storage>([](auto a, auto b) { return a + b; }, sum, P<Storage>::load(bias, place.count));
+    return sum + load<S>(static_cast<const Storage*>(to.bias) + block.column + place.column, place.count);
   };
-  const bool bends = to.jet.seconds > 0;
-  for_each_place<Storage>(to.jet, block, bends ? 2 : 1, /*with_value=*/true, at,
-                          [&](const auto& place, auto load, const auto& derivatives) {
-                            const auto sum = place.sums();
-                            const auto value = load(derivatives.at);
-                            const auto pre = place.writes(to.pre);
-                            const auto post = place.writes(to.post);
-                            const auto next = place.writes(to.next, to.as_stored);
-                            const auto z = [&](int64_t j) { return j == 0 ? value : sum(j); };
-                            const auto store = [&](const P<Storage>& y, int64_t j) {
-                              pre(z(j), j);
-                              post(y, j);
-                              next(y, j);
-                            };
-                            if (!to.jet.activation) {
-                              for (int64_t j = 0; j < to.jet.rows(); ++j) store(z(j), j);
-                              return;
-                            }
-                            const auto second = bends ? load(derivatives.order[1]) : every<Storage>(0);
-                            activate<Storage>(to.jet, load(derivatives.value), load(derivatives.order[0]), second, z,
-                                              store);
-                          });
+  const auto step = [&](const auto& place, const Derivatives<S>& of, int64_t i) FASTOPS_INLINE_LAMBDA {
+    const auto numbers = [&](const S* values) FASTOPS_INLINE_LAMBDA { return load<S>(values + i, place.count); };
+    auto sums = place.sums().after(1);
+    auto pre = place.template writes<Storage>(to.pre);
+    auto post = place.template writes<Target>(to.next.data ? to.next : to.post);
+    pre.next(numbers(of.at));
+    if (!jet.activation) {
+      post.next(numbers(of.at));
+      for (int64_t j = 1; j < jet.rows(); ++j) {
+        const auto z = sums.next();
+        pre.next(z);
+        post.next(z);
+      }
+      return;
+    }
+    const auto first = numbers(of.order[0]);
+    const auto second = seconds == Seconds::none ? every<S>(0) : numbers(of.order[1]);
+    post.next(numbers(of.value));
+    auto second_sums = sums.after(jet.directions);
+    auto second_pre = pre.after(jet.directions);
+    auto second_post = post.after(jet.directions);
+    auto squares = every<S>(0);
+    for (int64_t d = 0; d < jet.directions; ++d) {
+      const auto z = sums.next();
+      pre.next(z);
+      post.next(z * first);
+      if (seconds == Seconds::none) continue;
+      const auto weighted = jet.trace_weights ? z * every<S>(jet.trace_weights[d]) : z;
+      if (seconds == Seconds::sum) {
+        squares = fused(weighted, z, squares);
+      } else {
+        const auto z_dd = second_sums.next();
+        second_pre.next(z_dd);
+        second_post.next(fused(z_dd, first, weighted * z * second));
+      }
+    }
+    if (seconds == Seconds::sum) {
+      const auto z = sums.next();
+      pre.next(z);
+      post.next(fused(z, first, squares * second));
+    }
+  };
+  for_each_place<Storage>(jet, block, seconds == Seconds::none ? 1 : 2, at, step);
+}
+
+// A layer has `post` or `next`.
+template <class Storage>
+void jet_forward(const void* arguments, const Block& block) {
+  const auto& to = *static_cast<const JetForwardArguments*>(arguments);
+  with_seconds(to.jet, [&](auto seconds) {
+    with_target<Storage>(to.as_stored || !to.next.data, [&](auto target) {
+      forward_points<Storage, typename decltype(target)::type, seconds()>(to, block);
+    });
+  });
+}
+
+template <class Storage, class Target, Seconds seconds>
+void backward_points(const JetBackwardArguments& arguments, const Block& of_sums) {
+  using S = Compute<Storage>;
+  const auto to = arguments;
+  const Block block = of_sums;
+  const JetArguments jet = to.jet;
+  const auto at = [&](const auto& place) FASTOPS_INLINE_LAMBDA { return place.reads(to.saved).next(); };
+  const auto step = [&](const auto& place, const Derivatives<S>& of, int64_t i) FASTOPS_INLINE_LAMBDA {
+    const auto numbers = [&](const S* values) FASTOPS_INLINE_LAMBDA { return load<S>(values + i, place.count); };
+    auto grads = place.sums();
+    auto z = place.reads(to.saved);
+    auto dz = place.template writes<Target>(to.dz);
+    auto value = place.template writes<Storage>(to.value);
+    if (!jet.activation) {
+      for (int64_t j = 0; j < jet.rows(); ++j) {
+        dz.next(grads.next());
+        value.next(z.next());
+      }
+      return;
+    }
+    const auto first = numbers(of.order[0]);
+    const auto second = numbers(of.order[1]);
+    const auto grad_of_value = grads.next();
+    auto dz_of_value = dz;
+    if (value.p) value.next(numbers(of.value));
+    z = z.after(1);
+    dz = dz.after(1);
+    auto second_grads = grads.after(jet.directions);
+    auto second_z = z.after(jet.directions);
+    auto second_dz = dz.after(jet.directions);
+    auto second_value = value.after(jet.directions);
+    const auto twice = [&](const auto& grad) FASTOPS_INLINE_LAMBDA { return (grad + grad) * second; };
+    const auto grad_of_sum = seconds == Seconds::sum ? second_grads.next() : every<S>(0);
+    const auto twice_grad_of_sum = twice(grad_of_sum);
+    // What f'' and f''' are multiplied with in the value's gradient: the latter without the gradient of the sum.
+    auto by_second = every<S>(0);
+    auto by_third = every<S>(0);
+    for (int64_t d = 0; d < jet.directions; ++d) {
+      const auto t = z.next();
+      const auto grad = grads.next();
+      by_second = fused(t, grad, by_second);
+      value.next(t * first);
+      if (seconds == Seconds::none) {
+        dz.next(grad * first);
+        continue;
+      }
+      const auto weighted = jet.trace_weights ? t * every<S>(jet.trace_weights[d]) : t;
+      if (seconds == Seconds::sum) {
+        by_third = fused(weighted, t, by_third);
+        dz.next(fused(weighted, twice_grad_of_sum, grad * first));
+      } else {
+        const auto by = second_grads.next();
+        const auto z_dd = second_z.next();
+        const auto square = weighted * t;
+        by_third = fused(square, by, by_third);
+        by_second = fused(by, z_dd, by_second);
+        dz.next(fused(weighted, twice(by), grad * first));
+        second_value.next(fused(z_dd, first, square * second));
+        second_dz.next(by * first);
+      }
+    }
+    if (seconds == Seconds::sum) {
+      const auto z_sum = z.next();
+      by_second = fused(grad_of_sum, z_sum, by_second);
+      value.next(fused(z_sum, first, by_third * second));
+      dz.next(grad_of_sum * first);
+      by_third = by_third * grad_of_sum;
+    }
+    const auto bend = seconds == Seconds::none ? every<S>(0) : by_third * numbers(of.order[2]);
+    dz_of_value.next(fused(grad_of_value, first, fused(by_second, second, bend)));
+  };
+  for_each_place<Storage>(jet, block, seconds == Seconds::none ? 2 : 3, at, step);
 }
 
 template <class Storage>
-void jet_backward(const void* arguments, const Block& of_sums) {
-  const auto to = *static_cast<const JetBackwardArguments*>(arguments);
-  const Block block = of_sums;
-  const JetArguments jet = to.jet;
-  const int64_t directions = jet.directions;
-  const bool bends = jet.seconds > 0;
-  const auto at = [&](const auto& place) { return place.reads(to.saved)(0); };
-  for_each_place<Storage>(jet, block, bends ? 3 : 2, /*with_value=*/to.value.data != nullptr, at,
-                          [&](const auto& place, auto load, const auto& derivatives) {
-                            const auto sum = place.sums();
-                            const auto z = place.reads(to.saved);
-                            const auto value = place.writes(to.value);
-                            const auto store = place.writes(to.dz, to.as_stored);
-                            if (!jet.activation) {
-                              for (int64_t j = 0; j < jet.rows(); ++j) {
-                                store(sum(j), j);
-                                value(z(j), j);
-                              }
-                              return;
-                            }
-                            const auto first = load(derivatives.order[0]);
-                            const auto second = load(derivatives.order[1]);
-                            const auto third = bends ? load(derivatives.order[2]) : every<Storage>(0);
-                            if (to.value.data) {
-                              activate<Storage>(jet, load(derivatives.value), first, second, z, value);
-                            }
-                            // The sums of what f'' and f''' are multiplied with in the value's gradient.
-                            auto by_second = every<Storage>(0);
-                            auto by_third = every<Storage>(0);
-                            for (int64_t d = 0; d < directions; ++d) {
-                              const auto t = z(1 + d);
-                              const auto grad = sum(1 + d);
-                              by_second = fused<Storage>(t, grad, by_second);
-                              auto dt = times<Storage>(grad, first);
-                              if (bends) {
-                                const int64_t j = 1 + directions + (jet.each ? d : 0);
-                                const auto by = sum(j);
-                                const auto w = weighted<Storage>(jet, d, t);
-                                const auto slope = times<Storage>(by, w);
-                                by_third = fused<Storage>(slope, t, by_third);
-                                dt = fused<Storage>(apply<Storage>([](auto a) { return a + a; }, slope), second, dt);
-                                if (jet.each) {
-                                  by_second = fused<Storage>(by, z(j), by_second);
-                                  store(times<Storage>(by, first), j);
-                                }
-                              }
-                              store(dt, 1 + d);
-                            }
-                            if (bends && !jet.each) {
-                              const auto by = sum(1 + directions);
-                              by_second = fused<Storage>(by, z(1 + directions), by_second);
-                              store(times<Storage>(by, first), 1 + directions);
-                            }
-                            const auto bend = bends ? times<Storage>(by_third, third) : every<Storage>(0);
-                            store(fused<Storage>(sum(0), first, fused<Storage>(by_second, second, bend)), 0);
-                          });
+void jet_backward(const void* arguments, const Block& block) {
+  const auto& to = *static_cast<const JetBackwardArguments*>(arguments);
+  with_seconds(to.jet, [&](auto seconds) {
+    with_target<Storage>(to.as_stored, [&](auto target) {
+      backward_points<Storage, typename decltype(target)::type, seconds()>(to, block);
+    });
+  });
 }
 
 template <class Storage>
