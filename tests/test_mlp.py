@@ -229,6 +229,8 @@ def test_many_rows_of_data(device, dtype, sizes):
         (7, (129, 66, 66, 1)),
         (210, (301, 260, 70)),
         (70, (1024, 66, 3)),
+        (133, (66, 64, 2)),
+        (61, (30, 130, 34, 1)),
     ],
 )
 def test_blocks(device, dtype, rows, sizes, restore_threads):

@@ -109,6 +109,39 @@ def test_blocks(device, directions, seconds):
     check(x, directions, weights, biases, "tanh", "identity", grad)
 
 
+@pytest.mark.parametrize("columns", [1, 2, 15, 16, 17, 31, 32, 33, 65])
+@pytest.mark.parametrize("seconds", [0, 1, 3])
+def test_columns(device, columns, seconds):
+    """Layers of less than a vector, and of a few more than some, in a matrix product and at the end."""
+    weights, biases = network((5, columns, columns), torch.float32, device)
+    x = random_tensor((19, 4 + seconds, 5), torch.float32, device, 7)
+    grad = random_tensor((19, 4 + seconds, columns), torch.float32, device, 8)
+    check(x, 3, weights, biases, "silu", "tanh", grad, [2.0, -1.0, 0.5] if seconds == 1 else ())
+
+
+@pytest.mark.parametrize("name", ["relu", "leaky_relu", "hardtanh", "softshrink", "hardswish", "relu_squared"])
+@pytest.mark.parametrize("seconds", [0, 1, 2])
+def test_infinite_derivatives(device, name, seconds):
+    """Where a derivative of the activation is zero everywhere, infinite tangents and gradients are no NaN in values."""
+    z = random_tensor((4, 3 + seconds, 3), torch.float64, device, 7)
+    grad = random_tensor((4, 3 + seconds, 3), torch.float64, device, 8)
+    z[:, 0] = 0.75  # no kink
+    has_curvature = name in ("hardswish", "relu_squared")
+    if not has_curvature:
+        z[0, 1, 0] = grad[1, 1, 1] = math.inf
+        z[2, 3:, 0] = grad[3, 3:, 1] = math.inf
+    elif seconds:
+        grad[1, 3:, 1], z[1, 1:3, 1] = 1e300, 1e5  # the product with the squares is infinite
+    weights, biases = network((3, 3), torch.float64, device)
+    wanted = [False, False, True]
+    (result,) = ops.mlp_jet_backward(grad, z, 2, weights, biases, [z], "relu", name, [], [], [], wanted)
+    assert result.isfinite().all()
+    if not has_curvature:
+        one = torch.full((3,), 0.75, dtype=torch.float64, device=device, requires_grad=True)
+        (slope,) = torch.autograd.grad(getattr(fastops.functional, name)(one).sum(), one)
+        torch.testing.assert_close(result, (grad[:, 0] * slope).sum(0))
+
+
 def test_threads(device, restore_threads):
     """Results of the kernels have the same bits for every number of threads."""
     if device.type != "cpu" or products(device) == "torch":

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <string>
 
+#include "activations/derivative.h"
 #include "ops/activation.h"
 #include "ops/checks.h"
 #include "ops/define.h"
@@ -87,11 +88,13 @@ Tensor squares(const Tensor& tangents, const JetForm& form) {
   return form.each() ? each : each.sum(-2, /*keepdim=*/true);
 }
 
-// The derivatives of an activation at the value, of orders 1 to `count`.
+// The derivatives of an activation at the value, of orders 1 to `count`. Undefined are those that are zero everywhere:
+// an infinite number times such a derivative is nothing.
 struct Derivatives {
   Derivatives(const ActivationSpec& f, const Tensor& value, int count) {
     const Tensor ones = at::ones_like(value);
-    for (int order = 1; order <= count; ++order) {
+    const int last = visit(f.id, [](auto activation) { return last_order<decltype(activation)>(); });
+    for (int order = 1; order <= std::min(count, last); ++order) {
       at[order] = activation_backward(ones, value, f, /*from_output=*/false, order);
     }
   }
@@ -103,7 +106,10 @@ Tensor activate(const Tensor& z, const ActivationSpec& f, const JetForm& form) {
   const Jet jet(z, form);
   const Derivatives d(f, jet.value, form.seconds > 0 ? 2 : 1);
   std::vector<Tensor> rows = {call_activation(f, jet.value), jet.tangents * d.at[1]};
-  if (form.seconds > 0) rows.push_back(jet.seconds * d.at[1] + squares(jet.tangents, form) * d.at[2]);
+  if (form.seconds > 0) {
+    const Tensor straight = jet.seconds * d.at[1];
+    rows.push_back(d.at[2].defined() ? straight + squares(jet.tangents, form) * d.at[2] : straight);
+  }
   return at::cat(rows, -2);
 }
 
@@ -113,18 +119,16 @@ Tensor activate_backward(const Tensor& grad, const Tensor& z, const ActivationSp
   const Jet jet(z, form);
   const Jet by(grad, form);
   const Derivatives d(f, jet.value, form.seconds > 0 ? 3 : 2);
+  if (!d.at[2].defined()) return grad * d.at[1];
   Tensor by_value = by.value * d.at[1] + (jet.tangents * by.tangents).sum(-2, /*keepdim=*/true) * d.at[2];
   Tensor by_tangents = by.tangents * d.at[1];
-  std::vector<Tensor> rows;
-  if (form.seconds > 0) {
-    const Tensor slope = by.seconds * (jet.seconds * d.at[2] + squares(jet.tangents, form) * d.at[3]);
-    by_value = by_value + (form.seconds > 1 ? slope.sum(-2, /*keepdim=*/true) : slope);
-    by_tangents = by_tangents + weighted(jet.tangents, form) * (by.seconds * d.at[2]) * 2;
-    rows = {by_value, by_tangents, by.seconds * d.at[1]};
-  } else {
-    rows = {by_value, by_tangents};
-  }
-  return at::cat(rows, -2);
+  if (form.seconds == 0) return at::cat({by_value, by_tangents}, -2);
+  Tensor bend = jet.seconds * d.at[2];
+  if (d.at[3].defined()) bend = bend + squares(jet.tangents, form) * d.at[3];
+  const Tensor slope = by.seconds * bend;
+  by_value = by_value + (form.seconds > 1 ? slope.sum(-2, /*keepdim=*/true) : slope);
+  by_tangents = by_tangents + weighted(jet.tangents, form) * (by.seconds * d.at[2]) * 2;
+  return at::cat({by_value, by_tangents, by.seconds * d.at[1]}, -2);
 }
 
 // The first row of each point has the bias.

@@ -284,6 +284,7 @@ struct Kernels {
   EpilogueKernel gated_layer_backward;
   PackKernel pack_gated;
   DerivativesKernel derivatives[max_order];  // up to order 1, 2, ..., of float32 and float64
+  int last_order;                            // derivatives of a higher one are zero everywhere
 };
 
 struct KernelTable {

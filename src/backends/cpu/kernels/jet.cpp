@@ -1,6 +1,7 @@
 // What the layers of mlp_jet do to the sums of their matrix products: the activation of points with derivatives, and
 // its gradient, by the formulas of ops/mlp_jet.h; and an activation with its derivatives, for the values of several
 // points at once.
+#include "activations/derivative.h"
 #include "backends/cpu/kernels/panels.h"
 #include "backends/cpu/kernels/sums.h"
 
@@ -176,7 +177,7 @@ struct Derivatives {
 
   void compute(const JetArguments& jet, int64_t count, int orders) {
     void* const out[] = {order[0], order[1], order[2]};
-    jet.activation->derivatives[orders - 1](at, value, out, count, jet.params);
+    jet.activation->derivatives[std::min(orders, jet.activation->last_order) - 1](at, value, out, count, jet.params);
   }
 };
 
@@ -217,11 +218,14 @@ void with_target(bool as_stored, F f) {
   f(std::type_identity<Compute<Storage>>());
 }
 
-// Which second derivatives a point has: none, their sum, or one for each direction.
+bool has_order(const JetArguments& jet, int order) { return jet.activation && jet.activation->last_order >= order; }
+
+// Which second derivatives a point has: none, their sum, or one for each direction. Where an activation has none, they
+// go through it as the first ones.
 enum class Seconds { none, sum, each };
 template <class F>
 void with_seconds(const JetArguments& jet, F f) {
-  if (jet.seconds == 0) return f(std::integral_constant<Seconds, Seconds::none>());
+  if (jet.seconds == 0 || !has_order(jet, 2)) return f(std::integral_constant<Seconds, Seconds::none>());
   if (!jet.each) return f(std::integral_constant<Seconds, Seconds::sum>());
   f(std::integral_constant<Seconds, Seconds::each>());
 }
@@ -260,7 +264,8 @@ void forward_points(const JetForwardArguments& arguments, const Block& of_sums) 
     auto second_pre = pre.after(jet.directions);
     auto second_post = post.after(jet.directions);
     auto squares = every<S>(0);
-    for (int64_t d = 0; d < jet.directions; ++d) {
+    const int64_t tangents = seconds == Seconds::none ? jet.rows() - 1 : jet.directions;
+    for (int64_t d = 0; d < tangents; ++d) {
       const auto z = sums.next();
       pre.next(z);
       post.next(z * first);
@@ -315,7 +320,8 @@ void backward_points(const JetBackwardArguments& arguments, const Block& of_sums
       return;
     }
     const auto first = numbers(of.order[0]);
-    const auto second = numbers(of.order[1]);
+    const bool has_second = has_order(jet, 2);
+    const auto second = has_second ? numbers(of.order[1]) : every<S>(0);
     const auto grad_of_value = grads.next();
     auto dz_of_value = dz;
     if (value.p) value.next(numbers(of.value));
@@ -331,7 +337,8 @@ void backward_points(const JetBackwardArguments& arguments, const Block& of_sums
     // What f'' and f''' are multiplied with in the value's gradient: the latter without the gradient of the sum.
     auto by_second = every<S>(0);
     auto by_third = every<S>(0);
-    for (int64_t d = 0; d < jet.directions; ++d) {
+    const int64_t tangents = seconds == Seconds::none ? jet.rows() - 1 : jet.directions;
+    for (int64_t d = 0; d < tangents; ++d) {
       const auto t = z.next();
       const auto grad = grads.next();
       by_second = fused(t, grad, by_second);
@@ -362,8 +369,11 @@ void backward_points(const JetBackwardArguments& arguments, const Block& of_sums
       dz.next(grad_of_sum * first);
       by_third = by_third * grad_of_sum;
     }
-    const auto bend = seconds == Seconds::none ? every<S>(0) : by_third * numbers(of.order[2]);
-    dz_of_value.next(fused(grad_of_value, first, fused(by_second, second, bend)));
+    // An infinite number times a derivative that is zero everywhere is nothing.
+    auto grad_of_z = grad_of_value * first;
+    if (has_second) grad_of_z = fused(by_second, second, grad_of_z);
+    if (seconds != Seconds::none && has_order(jet, 3)) grad_of_z = fused(by_third, numbers(of.order[2]), grad_of_z);
+    dz_of_value.next(grad_of_z);
   };
   for_each_place<Storage>(jet, block, seconds == Seconds::none ? 2 : 3, at, step);
 }
@@ -397,6 +407,7 @@ void add_jet_kernels(KernelTable& table) {
       kernels.derivatives[0] = derivatives<A, Storage, 1>;
       kernels.derivatives[1] = derivatives<A, Storage, 2>;
       kernels.derivatives[2] = derivatives<A, Storage, 3>;
+      kernels.last_order = last_order<A>();
     }
   });
 }
