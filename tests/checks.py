@@ -79,7 +79,7 @@ def products(device):
     """Whose matrix products networks use: "own", "torch", or "fastest" where it depends on the CPU and the sizes."""
     if device.type == torch._C._get_privateuse1_backend_name():
         return "fastest"  # the example backend computes on the CPU
-    if device.type != "cpu" or fastops._C.cpu_capability() == "default":
+    if device.type != "cpu" or fastops._C.cpu_capability() in ("default", "sve128", "sve256"):
         return "torch"
     return os.environ.get("FASTOPS_CPU_PRODUCTS", "fastest")
 

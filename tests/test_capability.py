@@ -10,7 +10,9 @@ from processes import run, run_each
 from strategies import DEVICE
 
 # From the least to the most: what PyTorch calls each, and what FASTOPS_CPU_CAPABILITY does.
-CAPABILITIES = {"DEFAULT": "default", "AVX2": "avx2", "AVX512": "avx512"}
+X86 = {"DEFAULT": "default", "AVX2": "avx2", "AVX512": "avx512"}
+ARM = {"SVE128": "sve128", "SVE256": "sve256"}  # over "default", for vectors of one length each
+CAPABILITIES = [*X86.values(), *ARM.values()]
 WITH_BFLOAT16 = ["avx512_bf16", "amx"]  # those of AVX512 with other products, on CPUs that multiply bfloat16
 
 pytestmark = pytest.mark.skipif(DEVICE != "cpu", reason="the instruction sets are the CPU's")
@@ -37,12 +39,17 @@ def capabilities_of(*environments):
 def usable():
     """The instruction sets that this CPU runs, least first; only "default" where PyTorch has others than these."""
     here = torch.backends.cpu.get_cpu_capability()
-    names = list(CAPABILITIES)
+    names = list(X86)
     if here not in names:
-        return ["default"]
+        return ["default", *([ARM[here]] if here in ARM else [])]
     pairs = here == "AVX512" and torch.cpu._is_avx512_bf16_supported()
     tiles = pairs and sys.platform == "linux" and torch.cpu._is_amx_tile_supported() and torch.cpu._init_amx()
-    return [*(CAPABILITIES[name] for name in names[: names.index(here) + 1]), *WITH_BFLOAT16[: pairs + tiles]]
+    return [*(X86[name] for name in names[: names.index(here) + 1]), *WITH_BFLOAT16[: pairs + tiles]]
+
+
+def has_products():
+    """Whether any of them has matrix products."""
+    return "avx2" in usable()
 
 
 def run_suites(suites, chosen, **environment):
@@ -53,7 +60,7 @@ def run_suites(suites, chosen, **environment):
     assert "passed" in result.stdout
 
 
-@pytest.mark.parametrize("capability", CAPABILITIES.values())
+@pytest.mark.parametrize("capability", CAPABILITIES)
 def test_results(capability):
     """The elementwise kernels pass their tests with every instruction set; the one of this process does without us."""
     if capability not in usable():
@@ -82,8 +89,8 @@ def test_products_of_bfloat16(capability):
 @pytest.mark.parametrize("products", ["own", "torch"])
 def test_products(products):
     """Networks pass their tests with fastops' matrix products and with PyTorch's, whichever are faster here."""
-    if products == "own" and usable() == ["default"]:
-        pytest.skip("the baseline has no matrix products")
+    if products == "own" and not has_products():
+        pytest.skip("no instruction set of this CPU has matrix products")
     # Without what differs above the products, and the gradients that autograd does not ask for.
     others = (
         "functions_are_the_ops or keeps or left_alone or mlp_backward or every_mask or small_integers or errors "
@@ -126,5 +133,5 @@ def test_unavailable():
     for (_, environment, choices), (code, printed) in zip(cases, results, strict=True):
         assert code != 0
         name, value = next(iter(environment.items()))
-        if name == "FASTOPS_CPU_CAPABILITY" or usable() != ["default"]:
+        if name == "FASTOPS_CPU_CAPABILITY" or has_products():
             assert f"ValueError: fastops: {name} is '{value}', but here it can be one of: {choices}" in printed

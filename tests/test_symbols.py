@@ -18,7 +18,7 @@ KERNELS = sorted(file for folder in fastops.__path__ for file in Path(folder).gl
 MODULE = Path(fastops._C.__file__)
 LIBRARIES = [*KERNELS, Path(fastops.library_path()), MODULE]
 ROOT = Path(__file__).parent.parent
-TIERS = {"DEFAULT", "AVX2", "AVX512", "AVX512_BF16", "AMX"}
+TIERS = {"DEFAULT", "AVX2", "AVX512", "AVX512_BF16", "AMX", "SVE128", "SVE256"}
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or not (shutil.which("nm") and shutil.which("readelf")),

@@ -36,11 +36,13 @@ from test_gated_mlp import GatedNetwork, expected_gated_network
 ops = torch.ops.fastops
 
 # PyTorch is kept to an instruction set of this CPU, which keeps fastops to it, and fastops to one that is no better.
+HERE = torch.backends.cpu.get_cpu_capability().lower()
 TIERS = [
     *["amx"] * (sys.platform == "linux" and torch.cpu._is_amx_tile_supported() and torch.cpu._init_amx()),
     *["avx512_bf16"] * torch.cpu._is_avx512_bf16_supported(),
     *["avx512"] * torch.cpu._is_avx512_supported(),
     *["avx2"] * torch.cpu._is_avx2_supported(),
+    *[HERE] * HERE.startswith("sve"),
     "default",
 ]
 OF_PYTORCH = {"amx": "avx512", "avx512_bf16": "avx512"}  # where it has another name
@@ -51,7 +53,7 @@ ENVIRONMENTS = [
         "FASTOPS_CPU_PRODUCTS": whose,
     }
     for theirs, ours in itertools.combinations_with_replacement(TIERS, 2)
-    for whose in (["own", "torch", ""] if ours != "default" else [""])
+    for whose in (["own", "torch", ""] if not ours.startswith(("default", "sve")) else [""])
 ]
 
 LARGEST_PRODUCT = 1 << 22  # multiplications

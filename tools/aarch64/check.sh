@@ -34,7 +34,8 @@ _PYTHON_HOST_PLATFORM=linux-aarch64 _PYTHON_SYSCONFIGDATA_NAME=$data PYTHONPATH=
 
 step "aarch64: tests"
 export CI=true FASTOPS_TEST_PROFILE=brief
-"$folder/root/usr/bin/python" -m fastops
+python=$folder/root/usr/bin/python
+"$python" -m fastops
 tests=("$@")
 if ((!$#)); then
   tests=(tests/test_{activation,bias_act,gated_act,mlp,gated_mlp,memory}.py
@@ -42,4 +43,16 @@ if ((!$#)); then
     # Those take three quarters of an hour of emulation, and try nothing that depends on the instructions.
     --deselect=tests/test_memory.py::test_threads --deselect=tests/test_gated_mlp.py::test_blocks)
 fi
-"$folder/root/usr/bin/python" -m pytest -p no:cacheprovider -n auto --dist worksteal -q "${tests[@]}"
+"$python" -m pytest -p no:cacheprovider -n auto --dist worksteal -q "${tests[@]}"
+(($#)) && exit
+
+# The functions are compiled here.
+export CXX=aarch64-linux-gnu-g++
+for bits in 256 128; do
+  step "aarch64: tests with SVE of $bits bits"
+  export QEMU_CPU=max,sve-default-vector-length=$((bits / 8))
+  "$python" -m pytest -p no:cacheprovider -q tests/test_math.py \
+    tests/test_capability.py::test_{default_is_the_best,pytorch_choice_is_honoured}
+  FASTOPS_CPU_CAPABILITY=default "$python" -m pytest -p no:cacheprovider -q \
+    "tests/test_capability.py::test_results[sve$bits]"
+done

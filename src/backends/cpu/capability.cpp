@@ -1,5 +1,5 @@
 // Chooses the instruction set: what PyTorch itself uses on this CPU (its choice honours ATEN_CPU_CAPABILITY), unless
-// FASTOPS_CPU_CAPABILITY asks for a lesser one: default, avx2, avx512, avx512_bf16, amx.
+// FASTOPS_CPU_CAPABILITY asks for a lesser one: default, avx2, avx512, avx512_bf16, amx; default, sve128 or sve256.
 #include <ATen/Version.h>
 
 #if defined(__linux__) && defined(__x86_64__)
@@ -39,6 +39,9 @@ std::vector<std::string> usable_tiers() {
   if (usable.front() == "avx512_bf16" && cpu_traits().has_tiles && may_use_tiles()) {
     usable.insert(usable.begin(), "amx");
   }
+  // Each has vectors of one length, and CPUs of another do not run it.
+  if (torch_uses == "SVE128" && cpu_traits().has_bfloat16) usable.insert(usable.begin(), "sve128");
+  if (torch_uses == "SVE256" && cpu_traits().has_bfloat16) usable.insert(usable.begin(), "sve256");
   std::erase_if(usable, [](const std::string& tier) { return !has_tier(tier.c_str()); });
   return usable;
 }

@@ -1,4 +1,4 @@
-// What is to be known of an x86 CPU beyond the instruction sets that PyTorch tells apart.
+// What is to be known of a CPU beyond the instruction sets that PyTorch tells apart.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,8 @@
 #include <intrin.h>
 #elif defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__linux__) && defined(__aarch64__)
+#include <sys/auxv.h>
 #endif
 
 namespace fastops::cpu {
@@ -53,6 +55,11 @@ FASTOPS_ALWAYS_INLINE CpuTraits cpu_traits() {
   traits.has_float16 = found.edx >> 23 & 1;
   traits.has_bfloat16 = found.eax > 0 && (cpuid(features, 1).eax >> 5 & 1);
   return traits;
+}
+#elif defined(__linux__) && defined(__aarch64__)
+FASTOPS_ALWAYS_INLINE CpuTraits cpu_traits() {
+  constexpr unsigned long with_bfloat16 = 1 << 14;  // HWCAP2_BF16
+  return {.has_bfloat16 = (getauxval(AT_HWCAP2) & with_bfloat16) != 0};
 }
 #else
 FASTOPS_ALWAYS_INLINE CpuTraits cpu_traits() { return {}; }

@@ -298,7 +298,8 @@ struct KernelTable {
 };
 
 // Instruction sets: "amx" (of bfloat16, with AVX512-BF16), "avx512_bf16", "avx512" (with AVX2), "avx2" (with FMA and
-// F16C), "default" (what every CPU of the platform has).
+// F16C), "sve256" and "sve128" (SVE with vectors of so many bits, and the instructions for bfloat16), "default" (what
+// every CPU of the platform has).
 FASTOPS_KERNELS_API bool has_tier(const char* name);
 // What names the one to use, when that is first asked for.
 FASTOPS_KERNELS_API void choose_tier_by(const char* (*choice)());
@@ -326,6 +327,8 @@ FASTOPS_KERNELS_API const RowKernels& row_kernels(Dtype dtype);
 FASTOPS_DECLARE_TIER(DEFAULT)
 FASTOPS_DECLARE_TIER(AVX2)
 FASTOPS_DECLARE_TIER(AVX512)
+FASTOPS_DECLARE_TIER(SVE128)
+FASTOPS_DECLARE_TIER(SVE256)
 #undef FASTOPS_DECLARE_TIER
 namespace AVX512_BF16 {
 // In place of the products of AVX512 for bfloat16.

@@ -38,6 +38,12 @@ RoofKernels roof_kernels();
 namespace AVX512 {
 RoofKernels roof_kernels();
 }
+namespace SVE128 {
+RoofKernels roof_kernels();
+}
+namespace SVE256 {
+RoofKernels roof_kernels();
+}
 namespace AMX {
 MultiplyAdd tile_products();  // of bfloat16
 }

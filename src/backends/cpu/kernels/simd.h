@@ -19,9 +19,15 @@ using Floats = Vectorized<float>;
 using Doubles = Vectorized<double>;
 using at::vec::fmadd;
 
-// NEON, whose vectors those of at::vec are where nothing wider is asked for on Arm.
-#if defined(__aarch64__) && defined(CPU_CAPABILITY_DEFAULT)
+// SVE with vectors of 256 bits, or NEON, whose vectors those of at::vec are on Arm elsewhere.
+#if defined(CPU_CAPABILITY_SVE256)
+#define FASTOPS_SVE
+#elif defined(__aarch64__)
 #define FASTOPS_NEON
+#endif
+
+#if defined(FASTOPS_SVE)
+inline svbool_t all() { return svptrue_b8(); }
 #endif
 
 // c - a * b, fused where the hardware does that.
@@ -32,6 +38,8 @@ inline Floats subtract_product(Floats c, Floats a, Floats b) {
   return _mm256_fnmadd_ps(a, b, c);
 #elif defined(FASTOPS_NEON)
   return vfmsq_f32(c, a, b);
+#elif defined(FASTOPS_SVE)
+  return svmls_f32_x(all(), c, a, b);
 #else
   return fmadd(a.neg(), b, c);
 #endif
@@ -43,6 +51,8 @@ inline Floats negated_product_less(Floats c, Floats a, Floats b) {
   return _mm512_fnmsub_ps(a, b, c);
 #elif defined(CPU_CAPABILITY_AVX2)
   return _mm256_fnmsub_ps(a, b, c);
+#elif defined(FASTOPS_SVE)
+  return svnmad_f32_x(all(), a, b, c);
 #else
   return fmadd(a, b, c).neg();
 #endif
@@ -89,6 +99,22 @@ Mask<S> equal(Vectorized<S> a, Vectorized<S> b) {
 inline Floats choose(Mask<float> mask, Floats a, Floats b) { return _mm512_mask_blend_ps(mask.bits, b, a); }
 inline Doubles choose(Mask<double> mask, Doubles a, Doubles b) { return _mm512_mask_blend_pd(mask.bits, b, a); }
 
+#elif defined(FASTOPS_SVE)
+
+// As has SVE.
+template <class S>
+struct Mask {
+  vls_pred_t bits;
+};
+inline Mask<float> less(Floats a, Floats b) { return {svcmplt_f32(all(), a, b)}; }
+inline Mask<double> less(Doubles a, Doubles b) { return {svcmplt_f64(all(), a, b)}; }
+inline Mask<float> less_equal(Floats a, Floats b) { return {svcmple_f32(all(), a, b)}; }
+inline Mask<double> less_equal(Doubles a, Doubles b) { return {svcmple_f64(all(), a, b)}; }
+inline Mask<float> equal(Floats a, Floats b) { return {svcmpeq_f32(all(), a, b)}; }
+inline Mask<double> equal(Doubles a, Doubles b) { return {svcmpeq_f64(all(), a, b)}; }
+inline Floats choose(Mask<float> mask, Floats a, Floats b) { return svsel_f32(mask.bits, a, b); }
+inline Doubles choose(Mask<double> mask, Doubles a, Doubles b) { return svsel_f64(mask.bits, a, b); }
+
 #else
 
 template <class S>
@@ -119,6 +145,8 @@ Vectorized<S> choose(Mask<S> mask, Vectorized<S> a, Vectorized<S> b) {
 inline Floats magnitude(Floats x) {
 #if defined(FASTOPS_NEON)
   return vabsq_f32(x);
+#elif defined(FASTOPS_SVE)
+  return svabs_f32_x(all(), x);
 #else
   return x & Floats(std::bit_cast<float>(0x7fffffff));
 #endif
@@ -177,6 +205,8 @@ inline Floats scale(Floats v, Floats n) {
   const int32x4_t half = vshrq_n_s32(exponent, 1);
   const auto power = [](int32x4_t k) { return vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(k, vdupq_n_s32(127)), 23)); };
   return vmulq_f32(vmulq_f32(v, power(half)), power(vsubq_s32(exponent, half)));
+#elif defined(FASTOPS_SVE)
+  return svscale_f32_x(all(), v, svcvt_s32_f32_x(all(), n));
 #else
   return each(v, n, [](float x, float k) {
     const int32_t exponent = k == k ? static_cast<int32_t>(k) : 0;
@@ -213,6 +243,8 @@ inline Floats power_of_two(Floats sum) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(sum), 23));
 #elif defined(FASTOPS_NEON)
   return vreinterpretq_f32_s32(vshlq_n_s32(vreinterpretq_s32_f32(sum), 23));
+#elif defined(FASTOPS_SVE)
+  return svreinterpret_f32_s32(svlsl_n_s32_x(all(), svreinterpret_s32_f32(sum), 23));
 #else
   return each(sum, sum, [](float s, float) { return std::bit_cast<float>(std::bit_cast<uint32_t>(s) << 23); });
 #endif
@@ -229,38 +261,13 @@ inline Floats exponent(Floats x) {
 #elif defined(FASTOPS_NEON)
   const int32x4_t bits = vsubq_s32(vreinterpretq_s32_f32(x), vdupq_n_s32(0x3f400000));
   return vcvtq_f32_s32(vshrq_n_s32(bits, 23));
+#elif defined(FASTOPS_SVE)
+  const svint32_t bits = svsub_n_s32_x(all(), svreinterpret_s32_f32(x), 0x3f400000);
+  return svcvt_f32_s32_x(all(), svasr_n_s32_x(all(), bits, 23));
 #else
   return each(x, x, [](float a, float) { return static_cast<float>((std::bit_cast<int32_t>(a) - 0x3f400000) >> 23); });
 #endif
 }
-
-// ---- bfloat16 ----
-
-// at::vec's conversions take half as many instructions again. With those for bfloat16 they are as good.
-#if defined(FASTOPS_NEON) && !defined(__ARM_FEATURE_BF16)
-#define FASTOPS_NEON_BFLOAT16
-
-struct BFloat16Parts {
-  Floats low;
-  Floats high;
-};
-inline BFloat16Parts widened(Vectorized<c10::BFloat16> v) {
-  const auto bits = std::bit_cast<uint16x8_t>(v);
-  return {vreinterpretq_f32_u32(vshll_n_u16(vget_low_u16(bits), 16)),
-          vreinterpretq_f32_u32(vshll_high_n_u16(bits, 16))};
-}
-// Rounded to nearest, ties to even; NaN is the one that is positive and quiet.
-inline Vectorized<c10::BFloat16> narrowed(Floats low, Floats high) {
-  const auto rounded = [](Floats v) {
-    const uint32x4_t bits = vreinterpretq_u32_f32(v);
-    return vsraq_n_u32(vaddq_u32(bits, vdupq_n_u32(0x7fff)), vshlq_n_u32(bits, 15), 31);
-  };
-  const auto is_number = [](Floats v) { return vreinterpretq_u16_u32(vceqq_f32(v, v)); };
-  const uint16x8_t result = vshrn_high_n_u32(vshrn_n_u32(rounded(low), 16), rounded(high), 16);
-  const uint16x8_t numbers = vuzp1q_u16(is_number(low), is_number(high));
-  return std::bit_cast<Vectorized<c10::BFloat16>>(vbslq_u16(numbers, result, vdupq_n_u16(0x7fc0)));
-}
-#endif
 
 // ---- quotients ----
 //

@@ -15,6 +15,7 @@
 
 #include "activations/functions.h"
 #include "backends/cpu/kernels.h"
+#include "backends/cpu/kernels/halves.h"
 #include "backends/cpu/kernels/math.h"
 
 namespace fastops::cpu::CPU_CAPABILITY {
@@ -97,6 +98,30 @@ void copy_part(const S* from, S* to, int64_t count) {
 
 // The first `count` numbers, at most a vector's; the others are 0. Nearly always it is all of them. Where it is not, no
 // function is called: that would cost the registers of the loop that this is part of.
+#if defined(FASTOPS_SVE)
+template <class S>
+svbool_t first(int64_t count) {
+  if constexpr (sizeof(S) == 2) return svwhilelt_b16(int64_t{0}, count);
+  if constexpr (sizeof(S) == 4) return svwhilelt_b32(int64_t{0}, count);
+  if constexpr (sizeof(S) == 8) return svwhilelt_b64(int64_t{0}, count);
+}
+template <class S>
+auto load_part(const S* p, int64_t count) {
+  if constexpr (sizeof(S) == 2) {
+    return Halves<S>{svld1_u16(first<S>(count), reinterpret_cast<const uint16_t*>(p))};
+  } else {
+    return Vectorized<S>(svld1(first<S>(count), p));
+  }
+}
+template <class S>
+void store_part(Vectorized<S> v, S* p, int64_t count) {
+  svst1(first<S>(count), p, v);
+}
+template <class S>
+void store_part(Halves<S> v, S* p, int64_t count) {
+  svst1_u16(first<S>(count), reinterpret_cast<uint16_t*>(p), v.bits);
+}
+#else
 template <class S>
 Vectorized<S> load_part(const S* p, int64_t count) {
   constexpr int64_t width = Vectorized<S>::size();
@@ -123,6 +148,7 @@ void store_part(Vectorized<S> v, S* p, int64_t count) {
   copy_part<width / 2>(part, p, count);
 #endif
 }
+#endif
 #if defined(CPU_CAPABILITY_AVX2)
 inline __m256i first(int64_t count) {
   alignas(64) static constexpr int32_t ones[16] = {-1, -1, -1, -1, -1, -1, -1, -1};
@@ -140,7 +166,7 @@ inline Doubles load_part(const double* p, int64_t count) {
 template <class Storage>
 struct Packet {
   using Number = Vec<Compute<Storage>>;
-  using Stored = at::vec::Vectorized<Storage>;
+  using Stored = decltype(load_part(static_cast<const Storage*>(nullptr), 0));
   static constexpr int64_t width = Stored::size();
   static constexpr int parts = static_cast<int>(width / Number::width);
 
@@ -164,25 +190,16 @@ struct Packet {
   static Packet from(Stored value) {
     if constexpr (parts == 1) {
       return {{Number(value)}};
-#if defined(FASTOPS_NEON_BFLOAT16)
-    } else if constexpr (std::is_same_v<Storage, c10::BFloat16>) {
-      const auto [low, high] = widened(value);
-      return {{Number(low), Number(high)}};
-#endif
     } else {
-      const auto [low, high] = at::vec::convert_to_float<Storage>(value);
+      auto [low, high] = widened(value);  // GCC has constant vectors of SVE in memory
       return {{Number(low), Number(high)}};
     }
   }
   Stored stored() const {
     if constexpr (parts == 1) {
       return part[0].v;
-#if defined(FASTOPS_NEON_BFLOAT16)
-    } else if constexpr (std::is_same_v<Storage, c10::BFloat16>) {
-      return narrowed(part[0].v, part[1].v);
-#endif
     } else {
-      return at::vec::convert_from_float<Storage>(part[0].v, part[1].v);
+      return narrowed<Storage>(part[0].v, part[1].v);
     }
   }
 };
@@ -210,7 +227,7 @@ inline constexpr bool has_masks = false;
 
 // Whether a loop takes two packets at a time: beside a short formula of vectors of four floats, what the loop itself
 // does is half of the work.
-#if defined(FASTOPS_NEON)
+#if defined(FASTOPS_NEON) || defined(FASTOPS_SVE)
 inline constexpr bool takes_two = true;
 #else
 inline constexpr bool takes_two = false;

@@ -42,6 +42,10 @@ constexpr Tier tiers[] = {
 #ifdef FASTOPS_AVX2_TIER
     {"avx2", fill<FASTOPS_KERNELS_OF(AVX2)>, AVX2::roof_kernels},
 #endif
+#ifdef FASTOPS_SVE_TIERS
+    {"sve256", fill<FASTOPS_ELEMENTWISE_OF(SVE256)>, SVE256::roof_kernels},
+    {"sve128", fill<FASTOPS_ELEMENTWISE_OF(SVE128)>, SVE128::roof_kernels},
+#endif
     {"default", fill<FASTOPS_ELEMENTWISE_OF(DEFAULT)>, DEFAULT::roof_kernels},
 };
 
