@@ -20,7 +20,12 @@ from torch import Tensor
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMES = ["exp", "expm1", "log1p", "tanh", "erf"]
-FLAGS = {"avx512": "-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c", "avx2": "-mavx2 -mfma -mf16c"}
+FLAGS = {
+    "avx512": "-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c",
+    "avx2": "-mavx2 -mfma -mf16c",
+    "sve128": "-march=armv8.2-a+sve+bf16 -msve-vector-bits=128",
+    "sve256": "-march=armv8.2-a+sve+bf16 -msve-vector-bits=256 -DCPU_CAPABILITY_SVE",
+}
 
 Function = Callable[[Tensor], Tensor]
 

@@ -1,9 +1,9 @@
 // exp, expm1, log1p, tanh and erf of float64 vectors: functions of their own, as they are too long to be inlined into
 // every kernel.
 //
-// With AVX2 and AVX-512: own polynomials, fitted for least maximum error by tools/fit_polynomials.py, after the
-// argument reductions of math.h. What a rounding loses is carried along where it would show in the result (Dekker, "A
-// floating-point technique for extending the available precision", 1971). Straight-line code: no tables and no
+// With AVX2, AVX-512, NEON and SVE: own polynomials, fitted for least maximum error by tools/fit_polynomials.py, after
+// the argument reductions of math.h. What a rounding loses is carried along where it would show in the result (Dekker,
+// "A floating-point technique for extending the available precision", 1971). Straight-line code: no tables and no
 // branches. Errors are below 1 ulp (benchmarks/accuracy.py); infinities, NaN, signed zeros, denormals, overflow and
 // underflow come out as the mathematics has it. Elsewhere the C library's functions, one element after another.
 #include <cmath>
@@ -13,7 +13,7 @@
 
 namespace fastops::cpu::CPU_CAPABILITY {
 
-#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
+#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2) || defined(FASTOPS_NEON) || defined(FASTOPS_SVE)
 
 namespace {
 
@@ -32,6 +32,25 @@ C10_ALWAYS_INLINE Doubles with_sign_of(Doubles x, Doubles y) {
 // 2^n from n + rounding_constant<1023>, for n from -1022 to 1023.
 C10_ALWAYS_INLINE Doubles power_of_two(Doubles sum) {
   return _mm512_castsi512_pd(_mm512_slli_epi64(_mm512_castpd_si512(sum), 52));
+}
+#elif defined(FASTOPS_SVE)
+C10_ALWAYS_INLINE Doubles subtract_product(Doubles c, Doubles a, Doubles b) { return svmls_f64_x(all(), c, a, b); }
+C10_ALWAYS_INLINE Doubles product_less(Doubles c, Doubles a, Doubles b) { return svnmls_f64_x(all(), c, a, b); }
+C10_ALWAYS_INLINE Doubles with_sign_of(Doubles x, Doubles y) {
+  const Doubles sign(-0.0);
+  return Doubles(svabs_f64_x(all(), y)) | (x & sign);
+}
+C10_ALWAYS_INLINE Doubles power_of_two(Doubles sum) {
+  return svreinterpret_f64_s64(svlsl_n_s64_x(all(), svreinterpret_s64_f64(sum), 52));
+}
+// v * 2^n for an integral n, rounded once.
+C10_ALWAYS_INLINE Doubles scale(Doubles v, Doubles n) { return svscale_f64_x(all(), v, svcvt_s64_f64_x(all(), n)); }
+#elif defined(FASTOPS_NEON)
+C10_ALWAYS_INLINE Doubles subtract_product(Doubles c, Doubles a, Doubles b) { return vfmsq_f64(c, a, b); }
+C10_ALWAYS_INLINE Doubles product_less(Doubles c, Doubles a, Doubles b) { return vfmaq_f64(vnegq_f64(c), a, b); }
+C10_ALWAYS_INLINE Doubles with_sign_of(Doubles x, Doubles y) { return vbslq_f64(vdupq_n_u64(uint64_t{1} << 63), x, y); }
+C10_ALWAYS_INLINE Doubles power_of_two(Doubles sum) {
+  return vreinterpretq_f64_s64(vshlq_n_s64(vreinterpretq_s64_f64(sum), 52));
 }
 #else
 C10_ALWAYS_INLINE Doubles subtract_product(Doubles c, Doubles a, Doubles b) { return _mm256_fnmadd_pd(a, b, c); }
@@ -183,6 +202,17 @@ C10_ALWAYS_INLINE Normalized normalize(Doubles u, Doubles lost) {
 #if defined(CPU_CAPABILITY_AVX512)
   const Doubles e = Doubles(_mm512_getexp_pd(u * Doubles(root))) + Doubles(1.0);
   return {e, _mm512_scalef_pd(u, e.neg()), _mm512_scalef_pd(lost, e.neg())};
+#elif defined(FASTOPS_SVE)
+  const svint64_t bits = svsub_n_s64_x(all(), svreinterpret_s64_f64(u), std::bit_cast<int64_t>(root));
+  const Doubles e = svcvt_f64_s64_x(all(), svasr_n_s64_x(all(), bits, 52));
+  return {e, scale(u, e.neg()), scale(lost, e.neg())};
+#elif defined(FASTOPS_NEON)
+  const int64x2_t bits = vreinterpretq_s64_f64(u);
+  const int64x2_t e = vshrq_n_s64(vsubq_s64(bits, vdupq_n_s64(std::bit_cast<int64_t>(root))), 52);
+  const int64x2_t exponent = vshlq_n_s64(e, 52);
+  // 2^(1 - e): that is a finite number for every e.
+  const Doubles twice_power = vreinterpretq_f64_s64(vsubq_s64(vdupq_n_s64(int64_t{1024} << 52), exponent));
+  return {vcvtq_f64_s64(e), vreinterpretq_f64_s64(vsubq_s64(bits, exponent)), lost * twice_power * Doubles(0.5)};
 #else
   const auto multiple = [](int64_t k) { return _mm256_set1_epi64x(k << 52); };
   const __m256i bits = _mm256_castpd_si256(u);
@@ -209,6 +239,16 @@ Doubles exp(Doubles x) {
 #if defined(CPU_CAPABILITY_AVX512)
   const Reduced of = reduce<0>(bounded);
   return _mm512_scalef_pd(exp_reduced(of.r), of.n);
+#elif defined(FASTOPS_SVE)
+  const Reduced of = reduce<0>(bounded);
+  return scale(exp_reduced(of.r), of.n);
+#elif defined(FASTOPS_NEON)
+  // In two steps, as 2^n itself may not be a normal number.
+  const Reduced of = reduce<2 * 1023>(bounded);
+  const int64x2_t exponent = vreinterpretq_s64_f64(of.sum);
+  const int64x2_t half = vreinterpretq_s64_u64(vshrq_n_u64(vreinterpretq_u64_s64(exponent), 1));
+  const auto power = [](int64x2_t k) { return Doubles(vreinterpretq_f64_s64(vshlq_n_s64(k, 52))); };
+  return exp_reduced(of.r) * power(half) * power(vsubq_s64(exponent, half));
 #else
   // In two steps, as 2^n itself may not be a normal number.
   const Reduced of = reduce<2 * 1023>(bounded);
