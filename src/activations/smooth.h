@@ -96,12 +96,12 @@ struct GELUTanh : ActivationBase {
   template <class T, class G, class S>
   FASTOPS_HOST_DEVICE static T gradient(G g, T x, Params<S>) {
     const T square = bounded_square<S>(x);
-    return slope<S>(x, square, half<S>(x, square)) * g;
+    return slope<S>(x, square, gate<S>(x, square)) * g;
   }
   template <class T, class G, class S>
   FASTOPS_HOST_DEVICE static ValueAndGradient<T> value_and_gradient(G g, T x, Params<S>) {
     const T square = bounded_square<S>(x);
-    const Logistic<T> s = half<S>(x, square);
+    const Logistic<T> s = gate<S>(x, square);
     return {x * s.value, slope<S>(x, square, s) * g};
   }
 
@@ -113,7 +113,7 @@ struct GELUTanh : ActivationBase {
   }
   // (1 + tanh(u)) / 2
   template <class S, class T>
-  FASTOPS_HOST_DEVICE static Logistic<T> half(T x, T square) {
+  FASTOPS_HOST_DEVICE static Logistic<T> gate(T x, T square) {
     return logistic(multiply_add(square, cubic<S>(), linear<S>()) * x);
   }
   template <class S, class T>
