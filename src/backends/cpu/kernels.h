@@ -38,8 +38,7 @@ using ForwardKernel = void (*)(const void* x, void* y, int64_t n, ActivationPara
 using BackwardKernel = void (*)(const void* grad, const void* saved, void* dx, int64_t n, ActivationParams,
                                 bool stream);
 
-// value[i] = f(x[i]), which may be null, and order[k][i] = its derivative of order k + 1, in a type that is computed
-// with
+// value[i] = f(x[i]) and order[k][i] = its derivative of order k + 1, in a type that is computed with
 using DerivativesKernel = void (*)(const void* x, void* value, void* const* order, int64_t n, ActivationParams);
 
 // z[r, c] = x[r, c] + bias[c], y[r, c] = f(z[r, c]). `z.data` may be null; z or y may be x.

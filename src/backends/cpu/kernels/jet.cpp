@@ -48,11 +48,6 @@ struct Numbers {
 template <class S>
 using Whole = std::integral_constant<int64_t, panel_columns<S>>;
 
-template <class S>
-C10_ALWAYS_INLINE int64_t count_of_part(int64_t count, int k) {
-  return std::clamp<int64_t>(count - k * Vec<S>::width, 0, Vec<S>::width);
-}
-
 // f of the corresponding parts.
 template <class S, class F, class... In>
 C10_ALWAYS_INLINE Numbers<S> map(F f, const In&... in) {
@@ -85,7 +80,7 @@ C10_ALWAYS_INLINE Numbers<S> load(const T* p, Count count) {
   Numbers<S> out;
   if constexpr (std::is_same_v<S, T>) {
     for (int k = 0; k < tile_vectors; ++k) {
-      out.part[k] = load_part(p + k * Vec<S>::width, count_of_part<S>(count, k));
+      out.part[k] = load_part(p + k * Vec<S>::width, count_in_vector<S>(count, k));
     }
   } else {
     const auto packet = Packet<T>::load(p, count);
@@ -98,7 +93,7 @@ template <class S, class T, class Count>
 C10_ALWAYS_INLINE void store(const Numbers<S>& value, T* p, Count count) {
   if constexpr (std::is_same_v<S, T>) {
     for (int k = 0; k < tile_vectors; ++k) {
-      store_part(value.part[k].v, p + k * Vec<S>::width, count_of_part<S>(count, k));
+      store_part(value.part[k].v, p + k * Vec<S>::width, count_in_vector<S>(count, k));
     }
   } else {
     Packet<T> packet;

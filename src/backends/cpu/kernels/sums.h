@@ -8,11 +8,15 @@
 
 namespace fastops::cpu::CPU_CAPABILITY {
 
-// Of the first `count` numbers of a packet, those in its part k.
+// Of the first `count` numbers of some vectors, those in vector k.
+template <class S>
+C10_ALWAYS_INLINE int64_t count_in_vector(int64_t count, int k) {
+  return std::clamp<int64_t>(count - k * Vec<S>::width, 0, Vec<S>::width);
+}
+// Of those of a packet, in its part k.
 template <class Storage>
 int64_t count_in_part(int64_t count, int k) {
-  constexpr int64_t width = Packet<Storage>::Number::width;
-  return Packet<Storage>::parts == 1 ? count : std::clamp<int64_t>(count - k * width, 0, width);
+  return Packet<Storage>::parts == 1 ? count : count_in_vector<Compute<Storage>>(count, k);
 }
 
 // Packets of numbers in the type that is computed with, as epilogues take and give them. `count` is that of a packet,
