@@ -47,6 +47,9 @@ bool reads_transpose(int64_t rows, int64_t depth, int64_t columns) {
 #endif
 }
 
+// Packing converts them, too, and writes them with twice as many bytes.
+bool reads_converted_transpose(int64_t rows, int64_t depth, int64_t) { return rows <= 16 && depth >= 64; }
+
 // Larger weights are shared by their columns, so that each thread reads a part of them once; and where a thread's rows
 // are one block, it packs that part on its way from memory to the L1 cache.
 constexpr int64_t large_weight = 64 * 1024;
@@ -57,21 +60,22 @@ template <class Storage>
 void add(GemmKernels& entry) {
   using S = Compute<Storage>;
   constexpr bool is_plain = std::is_same_v<S, Storage>;
+  using M = std::conditional_t<is_plain, Arithmetic<S>, Converting<Storage>>;
   entry = {.operand = std::is_same_v<S, double> ? Dtype::float64 : Dtype::float32,
            .reads_matrix = is_plain ? reads_matrix<S> : nullptr,
-           .reads_transpose = is_plain && Arithmetic<S>::takes_transpose ? reads_transpose : nullptr,
-           .packs_on_the_way = is_plain ? packs_on_the_way : nullptr,
+           .reads_transpose = !is_plain ? reads_converted_transpose : M::takes_transpose ? reads_transpose : nullptr,
+           .packs_on_the_way = packs_on_the_way,
            .least_rows = least_rows,
            .most_rows = block_rows,
            .left_bytes = 3 * 1024 * 1024,
            .rows_at_once = 1,
-           .at_once = Arithmetic<S>::at_once,
+           .at_once = M::at_once,
            .panel_columns = panel_columns<S>,
            .pack = pack<S, Storage>,
            .pack_transposed = pack_transposed<S, Storage>,
            .pack_tiles = pack_tiles<S, Storage>,
            .convert = convert<Storage>,
-           .multiply = multiply<Arithmetic<S>>,
+           .multiply = multiply<M>,
            .store = store<Storage>};
 }
 

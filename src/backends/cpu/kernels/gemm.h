@@ -22,6 +22,8 @@ namespace fastops::cpu::CPU_CAPABILITY {
 template <class S>
 struct Arithmetic {
   using Operand = S;                     // what the matrices have
+  using Stored = S;                      // what the right-hand one has where it is not packed yet
+  using Packed = Arithmetic;             // for panels
   using Sum = S;                         // what is added up
   static constexpr int64_t at_once = 1;  // how many steps of the depth one instruction takes
   static constexpr bool takes_transpose = std::is_same_v<S, float>;
@@ -34,14 +36,44 @@ struct Arithmetic {
   static Values multiply_add(Values a, Values b, Values sum) { return at::vec::fmadd(a, b, sum); }
 };
 
+// In float32, with a right-hand matrix of 16-bit numbers, which are converted where they are read.
+template <class Storage>
+struct Converting : Arithmetic<float> {
+  using Stored = Storage;
+
+  using Arithmetic<float>::load;
+  static Values load(const Storage* row) { return load_converted(row); }
+  static Values load(const Storage* row, int64_t count) {
+    Storage part[width] = {};
+    copy_part<width / 2>(row, part, count);
+    return load(part);
+  }
+};
+
+// Whether rows that lie as they are are fetched before the tile that needs them. With AVX2 they are few enough for the
+// processor to foresee. Measured.
+#if defined(CPU_CAPABILITY_AVX512)
+inline constexpr bool fetches_rows = true;
+#else
+inline constexpr bool fetches_rows = false;
+#endif
+
 // How the left-hand matrix of a tile lies: element (i, k) at a[i * a_stride + k], packed at a[k * rows + i], or
 // transposed at a[k * a_stride + i].
 enum class Left { as_is, packed, transposed };
 
+// With 16 vector registers the sums fit if nothing else takes a register: GCC's choice of induction variables does, and
+// three sums would go to memory and back with each four steps.
+#if defined(CPU_CAPABILITY_AVX2) && defined(__GNUC__) && !defined(__clang__)
+#define FASTOPS_FEW_REGISTERS __attribute__((optimize("no-ivopts")))
+#else
+#define FASTOPS_FEW_REGISTERS
+#endif
+
 // sums[rows, vectors] (+)= a[rows, depth] * panel[depth, vectors]. Where several steps are multiplied at once, a packed
 // matrix and the panels have those of an element beside each other, and zeros beyond the depth.
 template <class M, int rows, int vectors, Left left>
-void tile(const typename M::Operand* a, int64_t a_stride, const typename M::Operand* panel, int64_t panel_stride,
+FASTOPS_FEW_REGISTERS void tile(const typename M::Operand* a, int64_t a_stride, const typename M::Operand* panel, int64_t panel_stride,
           int64_t depth, typename M::Sum* sums, bool add, const typename M::Operand* next_a,
           const typename M::Operand* next_panel) {
   using S = typename M::Sum;
@@ -80,7 +112,7 @@ void tile(const typename M::Operand* a, int64_t a_stride, const typename M::Oper
     } else if constexpr (left == Left::transposed) {
       FASTOPS_UNROLL(4)
       for (int ahead = 8; ahead < 12; ++ahead) FASTOPS_PREFETCH(a + (k + ahead) * a_stride);
-    } else {
+    } else if constexpr (fetches_rows) {
       const auto* const line = next_a + (k / 4 % 4) * ((rows + 3) / 4) * a_stride + k * at_once;
       FASTOPS_UNROLL(4)
       for (int i = 0; i < (rows + 3) / 4; ++i) FASTOPS_PREFETCH(line + i * a_stride);
@@ -150,7 +182,7 @@ void multiply_panel(const Product& product, int64_t first_row, const Tiles& tile
   for (int64_t block = 0; block < blocks.count; ++block) {
     const int64_t k = blocks.begin(block) * at_once;
     const int64_t depth = std::min(product.depth, blocks.end(block) * at_once) - k;
-    if (product.pack) pack_part<Operand, S>(product, k, depth, panel, columns, part);
+    if (product.pack) pack_part<typename M::Stored, S>(product, k, depth, panel, columns, part);
     const auto* const b_block = product.pack ? part : b + k * b_stride;
     // What the panel has next, if it is not known to the processor.
     const auto* const next_b = product.pack || in_place ? b : b_block + depth * width;
@@ -162,7 +194,7 @@ void multiply_panel(const Product& product, int64_t first_row, const Tiles& tile
                                  : product.transposed ? a + first + k * a_stride
                                                       : a + first * a_stride + k;
       const auto* const next_a = t + 1 == tiles.count ? a_tile : a_tile + size * (product.packed ? padded : a_stride);
-      tile_for<M>(size, width / Vec<S>::width, product)(a_tile, a_stride, b_block, b_stride, depth,
+      tile_for<typename M::Packed>(size, width / Vec<S>::width, product)(a_tile, a_stride, b_block, b_stride, depth,
                                                         strip + first * panel_columns<S>, add || block > 0, next_a,
                                                         next_b == b ? b : next_b + t * width * depth / tiles.count);
     }
@@ -202,7 +234,7 @@ inline __m128 sums_of(const Floats (&v)[dot_columns]) {
 
 // sums[rows, 4] (+)= a[rows, depth] * the transpose of four rows of b. Of b's next rows, what is read next is fetched.
 template <class M, int rows>
-void dots(const typename M::Operand* a, int64_t a_stride, const typename M::Operand* const (&b)[dot_columns],
+void dots(const typename M::Operand* a, int64_t a_stride, const typename M::Stored* const (&b)[dot_columns],
           int64_t ahead, int64_t depth, float* sums, bool add) {
   Floats sum[rows][dot_columns];
   for (int i = 0; i < rows; ++i) {
@@ -254,16 +286,19 @@ template <class M>
 void multiply_rows(const Product& product, int64_t first_row, int64_t rows, int64_t panel, int64_t columns,
                    float* strip, bool add) {
   using Operand = typename M::Operand;
+  using Stored = typename M::Stored;
   const int64_t column = panel * panel_columns<float>;
   const int64_t last = std::min(columns, column + panel_columns<float>) - 1;
-  if (last < column + few_columns) {
-    const auto run = last == column ? dots_of_rows<M, 1> : dots_of_rows<M, few_columns>;
-    return run(row<Operand>(product.transpose, column), product.transpose.stride, product.a, first_row, rows,
-               product.depth, strip, add);
+  if constexpr (std::is_same_v<Stored, Operand>) {
+    if (last < column + few_columns) {
+      const auto run = last == column ? dots_of_rows<M, 1> : dots_of_rows<M, few_columns>;
+      return run(row<Operand>(product.transpose, column), product.transpose.stride, product.a, first_row, rows,
+                 product.depth, strip, add);
+    }
   }
   for (int64_t c = column; c <= last; c += dot_columns) {
-    const Operand* four[dot_columns];  // beyond the last column, that again
-    for (int j = 0; j < dot_columns; ++j) four[j] = row<Operand>(product.transpose, std::min(c + j, last));
+    const Stored* four[dot_columns];  // beyond the last column, that again
+    for (int j = 0; j < dot_columns; ++j) four[j] = row<Stored>(product.transpose, std::min(c + j, last));
     for (int64_t r = 0; r < rows; r += dot_rows) {
       const auto run = [&]<int count>(std::integral_constant<int, count>) {
         dots<M, count>(row<Operand>(product.a, first_row + r), product.a.stride, four,

@@ -10,6 +10,8 @@ using BFloat16 = c10::BFloat16;
 
 struct Pairs {
   using Operand = BFloat16;
+  using Stored = BFloat16;
+  using Packed = Pairs;
   using Sum = float;
   static constexpr int64_t at_once = 2;
   static constexpr bool takes_transpose = true;

@@ -148,6 +148,18 @@ void transpose_square(const S* source, int64_t source_stride, S* target, int64_t
   }
 }
 
+// As many 16-bit numbers as a vector of floats has.
+inline Floats load_converted(const c10::BFloat16* source) {
+  Floats values;
+  at::vec::load_fp32_from_bf16(source, values);
+  return values;
+}
+inline Floats load_converted(const c10::Half* source) {
+  Floats values;
+  at::vec::load_fp32_from_fp16(source, values);
+  return values;
+}
+
 // Panels of the transpose of a matrix [columns, depth].
 template <class S, class Storage>
 void pack_transposed(const PackArguments& to, int64_t first_panel, int64_t last_panel) {
@@ -163,12 +175,17 @@ void pack_transposed(const PackArguments& to, int64_t first_panel, int64_t last_
       for (int64_t k = 0; k < depth; k += width) {
         const int64_t steps = std::min(width, depth - k);
         S* const target = panel_data + k * panel_size + part;
-        if constexpr (std::is_same_v<S, Storage>) {
-          if (rows == width && steps == width) {
-            for (int64_t r = 0; r < width; ++r) FASTOPS_PREFETCH(row<Storage>(matrix, first + r) + k + 4 * width);
+        if (rows == width && steps == width) {
+          for (int64_t r = 0; r < width; ++r) FASTOPS_PREFETCH(row<Storage>(matrix, first + r) + k + 4 * width);
+          if constexpr (std::is_same_v<S, Storage>) {
             transpose_square<S>(row<Storage>(matrix, first) + k, matrix.stride, target, panel_size);
-            continue;
+          } else {
+            for (int64_t r = 0; r < width; ++r) {
+              load_converted(row<Storage>(matrix, first + r) + k).store(square + r * width);
+            }
+            transpose_square<S>(square, width, target, panel_size);
           }
+          continue;
         }
         if (steps < width) {
           for (int64_t s = 0; s < steps; ++s) typename Vec<S>::Base(S(0)).store(target + s * panel_size);
