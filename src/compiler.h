@@ -14,6 +14,14 @@
 #define FASTOPS_ALWAYS_INLINE inline __attribute__((always_inline))
 #endif
 
+// FASTOPS_FEWER_REGISTERS in front of a function: GCC does not keep addresses of its own choice for each step of a
+// loop.
+#if defined(__GNUC__) && !defined(__clang__)
+#define FASTOPS_FEWER_REGISTERS __attribute__((optimize("no-ivopts")))
+#else
+#define FASTOPS_FEWER_REGISTERS
+#endif
+
 // FASTOPS_FLATTEN in front of a function: what it calls is part of it, as far as the compiler sees its definition.
 // FASTOPS_INLINE_LAMBDA behind the parameters of a lambda. FASTOPS_UNROLL(n) in front of a loop: n of its steps at
 // once. FASTOPS_TARGET(name) in front of a function that has an instruction set of its own. FASTOPS_PREFETCH: a cache

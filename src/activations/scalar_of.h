@@ -1,9 +1,15 @@
 // The scalar type S of a number type T: constants and parameters in the formulas have it.
 #pragma once
 
-// Before every function that a formula consists of: GPU compilers build it for the host and for the device.
+#include "compiler.h"
+
+// Before every function that a formula consists of. GPU compilers build it for the host and for the device. With
+// vectors nothing may be left a call: compilers pass them in memory, in parts, and whoever reads one as a whole waits
+// for all.
 #if defined(__CUDACC__) || defined(__HIP__)
 #define FASTOPS_HOST_DEVICE __host__ __device__
+#elif defined(CPU_CAPABILITY_AVX2) || defined(CPU_CAPABILITY_AVX512)
+#define FASTOPS_HOST_DEVICE FASTOPS_ALWAYS_INLINE
 #else
 #define FASTOPS_HOST_DEVICE
 #endif

@@ -71,7 +71,9 @@ constexpr Faster table[] = {
     {Cpu::other, Operands::pairs, Pass::forward, 1, any, any},
     {Cpu::other, Operands::pairs, Pass::backward, 1, any, large_weights},
     {Cpu::other, Operands::pairs, Pass::backward, 2048, any, any},
-    {Cpu::other_in_avx2, Operands::float32, Pass::forward, 1, 32, any},
+    {Cpu::other_in_avx2, Operands::float64, Pass::forward, 512, any, large_weights},
+    {Cpu::other_in_avx2, Operands::float64, Pass::backward, 512, any, large_weights},
+    {Cpu::other_in_avx2, Operands::float32, Pass::forward, 1, few_rows, any},
 };
 
 // Weights that are so small are packed in no time, and calls take most of it, whatever the CPU, unless there are many

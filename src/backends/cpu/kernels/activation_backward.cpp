@@ -11,8 +11,8 @@ namespace {
 template <class A, class Storage, int order, bool from_output>
 void backward(const void* grad, const void* saved, void* dx, int64_t n, ActivationParams params, bool stream) {
   const auto p = compute_params<Storage>(params);
-  const auto derivative = [p](auto g, auto s) {
-    return derivative_of_order<A, order>(g, s, from_output, [p](auto g_, auto s_) {
+  const auto derivative = [p](auto g, auto s) FASTOPS_INLINE_LAMBDA {
+    return derivative_of_order<A, order>(g, s, from_output, [p](auto g_, auto s_) FASTOPS_INLINE_LAMBDA {
       if constexpr (from_output) {
         return A::template gradient_from_output<decltype(s_)>(g_, s_, p);
       } else {

@@ -33,7 +33,7 @@ bool reads_matrix(int64_t rows, int64_t columns) {
   if (columns * int64_t{sizeof(S)} % 4096 == 0) return rows <= 64;
   return rows <= 256 || columns < 2048;
 #else
-  return rows <= 256;
+  return rows <= 256 && columns * int64_t{sizeof(S)} <= 1024;
 #endif
 }
 
@@ -63,7 +63,9 @@ void add(GemmKernels& entry) {
   using M = std::conditional_t<is_plain, Arithmetic<S>, Converting<Storage>>;
   entry = {.operand = std::is_same_v<S, double> ? Dtype::float64 : Dtype::float32,
            .reads_matrix = is_plain ? reads_matrix<S> : nullptr,
-           .reads_transpose = !is_plain ? reads_converted_transpose : M::takes_transpose ? reads_transpose : nullptr,
+           .reads_transpose = !is_plain            ? reads_converted_transpose
+                              : M::takes_transpose ? reads_transpose
+                                                   : nullptr,
            .packs_on_the_way = packs_on_the_way,
            .least_rows = least_rows,
            .most_rows = block_rows,

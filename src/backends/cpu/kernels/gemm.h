@@ -62,20 +62,19 @@ inline constexpr bool fetches_rows = false;
 // transposed at a[k * a_stride + i].
 enum class Left { as_is, packed, transposed };
 
-// With 16 vector registers the sums fit if nothing else takes a register: GCC's choice of induction variables does, and
-// three sums would go to memory and back with each four steps.
-#if defined(CPU_CAPABILITY_AVX2) && defined(__GNUC__) && !defined(__clang__)
-#define FASTOPS_FEW_REGISTERS __attribute__((optimize("no-ivopts")))
+// With 16 vector registers three of a tile's sums would go to memory and back every four steps. Measured.
+#if defined(CPU_CAPABILITY_AVX2)
+#define FASTOPS_TILE FASTOPS_FEWER_REGISTERS
 #else
-#define FASTOPS_FEW_REGISTERS
+#define FASTOPS_TILE
 #endif
 
 // sums[rows, vectors] (+)= a[rows, depth] * panel[depth, vectors]. Where several steps are multiplied at once, a packed
 // matrix and the panels have those of an element beside each other, and zeros beyond the depth.
 template <class M, int rows, int vectors, Left left>
-FASTOPS_FEW_REGISTERS void tile(const typename M::Operand* a, int64_t a_stride, const typename M::Operand* panel, int64_t panel_stride,
-          int64_t depth, typename M::Sum* sums, bool add, const typename M::Operand* next_a,
-          const typename M::Operand* next_panel) {
+FASTOPS_TILE void tile(const typename M::Operand* a, int64_t a_stride, const typename M::Operand* panel,
+                       int64_t panel_stride, int64_t depth, typename M::Sum* sums, bool add,
+                       const typename M::Operand* next_a, const typename M::Operand* next_panel) {
   using S = typename M::Sum;
   using V = at::vec::Vectorized<S>;
   constexpr int width = V::size();
@@ -194,9 +193,9 @@ void multiply_panel(const Product& product, int64_t first_row, const Tiles& tile
                                  : product.transposed ? a + first + k * a_stride
                                                       : a + first * a_stride + k;
       const auto* const next_a = t + 1 == tiles.count ? a_tile : a_tile + size * (product.packed ? padded : a_stride);
-      tile_for<typename M::Packed>(size, width / Vec<S>::width, product)(a_tile, a_stride, b_block, b_stride, depth,
-                                                        strip + first * panel_columns<S>, add || block > 0, next_a,
-                                                        next_b == b ? b : next_b + t * width * depth / tiles.count);
+      tile_for<typename M::Packed>(size, width / Vec<S>::width, product)(
+          a_tile, a_stride, b_block, b_stride, depth, strip + first * panel_columns<S>, add || block > 0, next_a,
+          next_b == b ? b : next_b + t * width * depth / tiles.count);
     }
   }
 }
