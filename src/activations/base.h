@@ -26,6 +26,9 @@ struct ValueAndGradient {
 struct ActivationBase {
   // Whether there is gradient_from_output, and whether it is as exact as PyTorch's where the output is of 16 bits.
   enum { has_gradient_from_output = 0, from_rounded_output = 1 };
+  // The degree of the polynomials in the input that gradient consists of, and of those in the output that
+  // gradient_from_output consists of; where a formula is no polynomial, more than any derivative takes away.
+  enum { degree_in_input = 1000, degree_in_output = 1000 };
   template <class S>
   FASTOPS_HOST_DEVICE static bool valid(Params<S>) {
     return true;

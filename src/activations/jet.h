@@ -113,36 +113,29 @@ FASTOPS_HOST_DEVICE Jet<T, N> operator*(T a, Jet<T, N> b) {
   return b * a;
 }
 
-// e' = e x'
+// Coefficient k of y, where y' = slope x'. It takes the slope's coefficients up to k - 1, for which y's up to k - 1 are
+// enough: a slope may depend on y itself.
 template <class T, int N>
-FASTOPS_HOST_DEVICE Jet<T, N> exp_series(Jet<T, N> x, T first) {
+FASTOPS_HOST_DEVICE T integral_coefficient(int k, Jet<T, N> slope, Jet<T, N> x) {
   using S = ScalarOf<T>;
-  Jet<T, N> e;
-  e.c[0] = first;
-  for (int k = 1; k <= N; ++k) {
-    T sum = e.c[0] * x.c[k] * S(k);
-    for (int i = 1; i < k; ++i) sum = sum + e.c[i] * x.c[k - i] * S(k - i);
-    e.c[k] = sum / S(k);
-  }
-  return e;
+  T sum = slope.c[0] * x.c[k] * S(k);
+  for (int i = 1; i < k; ++i) sum = sum + slope.c[i] * x.c[k - i] * S(k - i);
+  return sum / S(k);
 }
 
+// e' = e x'
 template <class T, int N>
 FASTOPS_HOST_DEVICE Jet<T, N> exp(Jet<T, N> x) {
-  return exp_series(x, exp(x.c[0]));
+  Jet<T, N> e(exp(x.c[0]));
+  for (int k = 1; k <= N; ++k) e.c[k] = integral_coefficient(k, e, x);
+  return e;
 }
 
 // Integrates y' = slope x' from y(0) = first.
 template <class T, int N>
 FASTOPS_HOST_DEVICE Jet<T, N> integrate(T first, Jet<T, N> slope, Jet<T, N> x) {
-  using S = ScalarOf<T>;
-  Jet<T, N> y;
-  y.c[0] = first;
-  for (int k = 1; k <= N; ++k) {
-    T sum = slope.c[0] * x.c[k] * S(k);
-    for (int i = 1; i < k; ++i) sum = sum + slope.c[i] * x.c[k - i] * S(k - i);
-    y.c[k] = sum / S(k);
-  }
+  Jet<T, N> y(first);
+  for (int k = 1; k <= N; ++k) y.c[k] = integral_coefficient(k, slope, x);
   return y;
 }
 
@@ -163,18 +156,14 @@ FASTOPS_HOST_DEVICE Jet<T, N> erf(Jet<T, N> x) {
   return integrate(erf(x.c[0]), exp(-(x * x)) * S(1.12837916709551257390), x);
 }
 
-// The slope 1 - y^2 depends on y itself: its coefficient k - 1 is known when y's coefficient k is wanted.
+// The slope is 1 - y^2.
 template <class T, int N>
 FASTOPS_HOST_DEVICE Jet<T, N> tanh(Jet<T, N> x) {
   using S = ScalarOf<T>;
-  Jet<T, N> y;
-  Jet<T, N> slope;
-  y.c[0] = tanh(x.c[0]);
-  slope.c[0] = S(1) - y.c[0] * y.c[0];
+  Jet<T, N> y(tanh(x.c[0]));
+  Jet<T, N> slope(S(1) - y.c[0] * y.c[0]);
   for (int k = 1; k <= N; ++k) {
-    T sum = slope.c[0] * x.c[k] * S(k);
-    for (int i = 1; i < k; ++i) sum = sum + slope.c[i] * x.c[k - i] * S(k - i);
-    y.c[k] = sum / S(k);
+    y.c[k] = integral_coefficient(k, slope, x);
     slope.c[k] = -(y.c[0] * y.c[k]);
     for (int i = 1; i <= k; ++i) slope.c[k] = slope.c[k] - y.c[i] * y.c[k - i];
   }
@@ -187,15 +176,11 @@ FASTOPS_HOST_DEVICE activations::Logistic<Jet<T, N>> logistic(Jet<T, N> x) {
   using S = ScalarOf<T>;
   using activations::logistic;  // or the one of a number type that has its own
   const activations::Logistic<T> at = logistic(x.c[0]);
-  Jet<T, N> value, complement, slope;
-  value.c[0] = at.value;
-  complement.c[0] = at.complement;
+  Jet<T, N> value(at.value), complement(at.complement), slope(S(0));
   for (int k = 1; k <= N; ++k) {
     slope.c[k - 1] = value.c[0] * complement.c[k - 1];
     for (int i = 1; i < k; ++i) slope.c[k - 1] = slope.c[k - 1] + value.c[i] * complement.c[k - 1 - i];
-    T sum = slope.c[0] * x.c[k] * S(k);
-    for (int i = 1; i < k; ++i) sum = sum + slope.c[i] * x.c[k - i] * S(k - i);
-    value.c[k] = sum / S(k);
+    value.c[k] = integral_coefficient(k, slope, x);
     complement.c[k] = -value.c[k];
   }
   return {value, complement};

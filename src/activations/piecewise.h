@@ -7,6 +7,7 @@ namespace fastops {
 namespace activations {
 
 struct Identity : OutputActivation {
+  enum { degree_in_input = 0, degree_in_output = 0 };
   template <class T, class S>
   FASTOPS_HOST_DEVICE static T value(T x, Params<S>) {
     return x;
@@ -22,6 +23,7 @@ struct Identity : OutputActivation {
 };
 
 struct ReLU : OutputActivation {
+  enum { degree_in_input = 0, degree_in_output = 0 };
   template <class T, class S>
   FASTOPS_HOST_DEVICE static T value(T x, Params<S>) {
     return at_least(x, S(0));
@@ -38,6 +40,7 @@ struct ReLU : OutputActivation {
 
 // min_val = first, max_val = second. The output does not suffice: a bound that the dtype cannot hold is rounded in it.
 struct Hardtanh : ActivationBase {
+  enum { degree_in_input = 0 };
   template <class S>
   FASTOPS_HOST_DEVICE static bool valid(Params<S> p) {
     return p.first <= p.second;
@@ -53,6 +56,7 @@ struct Hardtanh : ActivationBase {
 };
 
 struct ReLU6 : OutputActivation {
+  enum { degree_in_input = 0, degree_in_output = 0 };
   template <class S>
   FASTOPS_HOST_DEVICE static Params<S> bounds() {
     return Params<S>{S(0), S(6)};
@@ -73,6 +77,7 @@ struct ReLU6 : OutputActivation {
 
 // negative_slope = first
 struct LeakyReLU : OutputActivation {
+  enum { degree_in_input = 0, degree_in_output = 0 };
   // A negative slope makes positive outputs of negative inputs.
   template <class S>
   FASTOPS_HOST_DEVICE static bool output_suffices(Params<S> p) {
@@ -94,6 +99,7 @@ struct LeakyReLU : OutputActivation {
 
 // lambd = first. x - clamp(x, -lambd, lambd) is the piecewise definition with +0 wherever the result is zero.
 struct Softshrink : OutputActivation {
+  enum { degree_in_input = 0, degree_in_output = 0 };
   template <class S>
   FASTOPS_HOST_DEVICE static bool valid(Params<S> p) {
     return p.first >= S(0);
@@ -114,6 +120,7 @@ struct Softshrink : OutputActivation {
 
 // lambd = first
 struct Hardshrink : OutputActivation {
+  enum { degree_in_input = 0, degree_in_output = 0 };
   // With a negative lambd nothing is shrunk, 0 included, which the output does not tell.
   template <class S>
   FASTOPS_HOST_DEVICE static bool output_suffices(Params<S> p) {
@@ -135,6 +142,7 @@ struct Hardshrink : OutputActivation {
 };
 
 struct Hardsigmoid : ActivationBase {
+  enum { degree_in_input = 0 };
   template <class T, class S>
   FASTOPS_HOST_DEVICE static T value(T x, Params<S>) {
     return quotient_by_number(clamp(x + S(3), S(0), S(6)), S(6));
@@ -146,6 +154,7 @@ struct Hardsigmoid : ActivationBase {
 };
 
 struct Hardswish : ActivationBase {
+  enum { degree_in_input = 1 };
   template <class T, class S>
   FASTOPS_HOST_DEVICE static T value(T x, Params<S> p) {
     return x * Hardsigmoid::value(x, p);
@@ -158,6 +167,7 @@ struct Hardswish : ActivationBase {
 
 // max(x, 0)^2: So et al., "Primer: Searching for Efficient Transformers", 2021.
 struct ReLUSquared : ActivationBase {
+  enum { degree_in_input = 1 };
   template <class T, class S>
   FASTOPS_HOST_DEVICE static T value(T x, Params<S>) {
     const T r = at_least(x, S(0));

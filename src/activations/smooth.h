@@ -8,7 +8,7 @@ namespace activations {
 
 // alpha = first. The tail of the derivative, y + alpha, is less than the rounding of a 16-bit y.
 struct ELU : OutputActivation {
-  enum { from_rounded_output = 0 };
+  enum { from_rounded_output = 0, degree_in_output = 1 };
   // A negative alpha makes positive outputs of negative inputs.
   template <class S>
   FASTOPS_HOST_DEVICE static bool output_suffices(Params<S> p) {
@@ -30,7 +30,7 @@ struct ELU : OutputActivation {
 
 // Klambauer et al., "Self-Normalizing Neural Networks", 2017: scale * ELU(x, alpha).
 struct SELU : OutputActivation {
-  enum { from_rounded_output = 0 };
+  enum { from_rounded_output = 0, degree_in_output = 1 };
   template <class S>
   FASTOPS_HOST_DEVICE static S scale() {
     return S(1.0507009873554804934193349852946);
