@@ -1,4 +1,4 @@
-// The matrix products of every dtype: 16-bit types are converted while they are packed.
+// The matrix products of every dtype: 16-bit types are converted while they are packed, or where they are read.
 #include "backends/cpu/kernels/gemm.h"
 
 #include "backends/cpu/kernels/sums.h"

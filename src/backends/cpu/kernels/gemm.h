@@ -43,11 +43,7 @@ struct Converting : Arithmetic<float> {
 
   using Arithmetic<float>::load;
   static Values load(const Storage* row) { return load_converted(row); }
-  static Values load(const Storage* row, int64_t count) {
-    Storage part[width] = {};
-    copy_part<width / 2>(row, part, count);
-    return load(part);
-  }
+  static Values load(const Storage* row, int64_t count) { return load_converted(row, count); }
 };
 
 // Whether rows that lie as they are are fetched before the tile that needs them. With AVX2 they are few enough for the

@@ -60,27 +60,36 @@ void for_each_panel_row(const PackArguments& to, int64_t first_panel, int64_t la
   }
 }
 
+// A vector of numbers, in the type that they are computed with.
+template <class S>
+Vectorized<S> load_converted(const S* source) {
+  return Vectorized<S>::loadu(source);
+}
+inline Floats load_converted(const c10::BFloat16* source) {
+  Floats values;
+  at::vec::load_fp32_from_bf16(source, values);
+  return values;
+}
+inline Floats load_converted(const c10::Half* source) {
+  Floats values;
+  at::vec::load_fp32_from_fp16(source, values);
+  return values;
+}
+// The first `count` of them; the others are 0.
+template <class Storage>
+auto load_converted(const Storage* source, int64_t count) {
+  return Packet<Storage>::load(source, count).part[0].v;
+}
+
 // Rows of a matrix, converted: what is beyond the last column becomes 0.
 template <class S, class Storage>
 void convert_row(const Storage* source, int64_t columns, S* target, int64_t width) {
   int64_t c = 0;
-  if constexpr (std::is_same_v<S, Storage>) {
-    for (; c + Vec<S>::width <= columns; c += Vec<S>::width) Vec<S>::Base::loadu(source + c).store(target + c);
-    if (c < columns) {
-      load_part(source + c, columns - c).store(target + c);
-      c += Vec<S>::width;
-    }
-    for (; c < width; ++c) target[c] = S(0);
-    return;
+  for (; c + Vec<S>::width <= columns; c += Vec<S>::width) load_converted(source + c).store(target + c);
+  if (c < columns) {
+    load_converted(source + c, columns - c).store(target + c);
+    c += Vec<S>::width;
   }
-  for_each_packet<Storage>(columns, [&](int64_t i, auto load, auto) {
-    const auto value = load(source);
-    for (int part = 0; part < Packet<Storage>::parts; ++part) {
-      const int64_t place = i + part * Vec<S>::width;
-      if (place < width) value.part[part].v.store(target + place);
-    }
-    c = i + Packet<Storage>::width;
-  });
   for (; c < width; ++c) target[c] = S(0);
 }
 
@@ -146,18 +155,6 @@ void transpose_square(const S* source, int64_t source_stride, S* target, int64_t
   for (int c = 0; c < width; ++c) {
     for (int r = 0; r < width; ++r) target[c * target_stride + r] = source[r * source_stride + c];
   }
-}
-
-// As many 16-bit numbers as a vector of floats has.
-inline Floats load_converted(const c10::BFloat16* source) {
-  Floats values;
-  at::vec::load_fp32_from_bf16(source, values);
-  return values;
-}
-inline Floats load_converted(const c10::Half* source) {
-  Floats values;
-  at::vec::load_fp32_from_fp16(source, values);
-  return values;
 }
 
 // Panels of the transpose of a matrix [columns, depth].
