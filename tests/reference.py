@@ -176,6 +176,15 @@ def kinks(name, params):
     return sorted(places | {-place for place in places})
 
 
+def jumps(name, params):
+    """Where the activation or a derivative may be farther from its value nearby than at both ends of an interval."""
+    if name != "softplus":
+        return [0.0]
+    beta, threshold = params
+    place = threshold / beta
+    return [0.0, place - 1e-15 * abs(place), place + 1e-15 * abs(place)]
+
+
 def compute_dtype(dtype):
     """The dtype that tensors of this dtype are computed with."""
     return torch.float64 if dtype == torch.float64 else torch.float32
@@ -318,7 +327,7 @@ class Approximate:
         params = rounded_parameters(tuple(_keywords(name, params).values()), self.dtype)
         scale = natural_scale(name, self.value, params, order)
         series = functools.partial(derivatives, name, params=params)
-        return self._apply(series, order, scale, 4 * (order + 1), either_side=order > 1)
+        return self._apply(series, order, scale, 4 * (order + 1), either_side=order > 1, places=jumps(name, params))
 
     def tail(self, name, order=0):
         """`activation` of one of WITH_TAILS where |x| is 2 or more: within a bound that is relative."""
@@ -334,7 +343,7 @@ class Approximate:
         series = functools.partial(derivatives_from_output, name, params=params)
         return self._apply(series, order - 1, 0, 4 * order, either_side=order > 1)
 
-    def _apply(self, series, order, scale, roundings, either_side):
+    def _apply(self, series, order, scale, roundings, either_side, places=(0.0,)):
         x = self.value
         result, slope = series(x, count=order + 1)[order:]
         error = roundings * self.eps * (result.abs() + (x * slope).nan_to_num().abs() + scale)
@@ -345,10 +354,10 @@ class Approximate:
             beside = torch.finfo(x.dtype).eps * x.abs() + torch.finfo(x.dtype).smallest_normal
             reach = torch.where(x.isfinite(), reach + beside, reach)
         if reach.any():
-            # Both ends of what x may be, and the point nearest to 0, where a derivative may differ from all around it.
-            points = [x + reach, x - reach, x - x.clamp(-reach, reach)]
+            # Both ends of what x may be, and the points nearest to those where something may differ from all around it.
+            points = [x + reach, x - reach, *(x - (x - place).clamp(-reach, reach) for place in places)]
             ends = torch.stack([series(point, count=order)[order] for point in points])
-            error = error + (ends - result).nan_to_num(nan=0.0).abs().amax(0)
+            error = error + (1 + roundings * self.eps) * (ends - result).nan_to_num(nan=0.0).abs().amax(0)
         return self._like(result, error)
 
     def stored(self):

@@ -101,21 +101,22 @@ def test_threads(device, restore_threads):
             assert_same_bits(result, reference, f"{threads} threads")
 
 
-def test_expanded(device):
+@pytest.mark.parametrize("members", [3, 0])
+def test_expanded(device, members):
     """Members that share an input or a parameter, by expand, need no copies of it."""
     weights, biases = stacked(1, 4, 6, 2, device=device)
     x = random_tensor((5, 4), torch.float64, device, seed=1)
     leaves = [x.requires_grad_(), *[p.requires_grad_() for p in weights + biases]]
     arguments = [
-        x.expand(3, 5, 4),
-        [w.expand(3, *w.shape[1:]) for w in weights],
-        [b.expand(3, *b.shape[1:]) for b in biases],
+        x.expand(members, 5, 4),
+        [w.expand(members, *w.shape[1:]) for w in weights],
+        [b.expand(members, *b.shape[1:]) for b in biases],
     ]
     output = ops.mlp(*arguments, "tanh")
     single = ops.mlp(x, [w[0] for w in weights], [b[0] for b in biases], "tanh")
-    torch.testing.assert_close(output, single.expand(3, 5, 2))
+    torch.testing.assert_close(output, single.expand(members, 5, 2))
     grads = torch.autograd.grad(output.square().sum(), leaves, create_graph=True)
-    expected = torch.autograd.grad(3 * single.square().sum(), leaves, create_graph=True)
+    expected = torch.autograd.grad(members * single.square().sum(), leaves, create_graph=True)
     torch.testing.assert_close(grads, expected)
     again = [torch.autograd.grad(sum(g.square().sum() for g in each), leaves) for each in (grads, expected)]
     torch.testing.assert_close(again[0], again[1])

@@ -94,6 +94,7 @@ inline Projection project(const at::Tensor& x, const at::Tensor& weight, const a
 // Of an ensemble's weight or bias that its members share, expanded: without their dimension. Others as they are.
 inline at::Tensor of_all_members(const at::Tensor& parameter, bool ensemble) {
   if (!ensemble || !parameter.defined() || !TORCH_GUARD_OR_FALSE(parameter.sym_stride(0).sym_eq(0))) return parameter;
+  if (TORCH_GUARD_OR_FALSE(parameter.sym_size(0).sym_eq(0))) return parameter;
   return parameter.select(0, 0);
 }
 
