@@ -155,6 +155,25 @@ def test_vjp(sample: Sample, device: Any) -> None:
 
 
 @each_differentiable_rule
+@pytest.mark.feature("grad")
+def test_autograd_of_vjp_of_vjp(sample: Sample, device: Any) -> None:
+    """Autograd goes through what vjp gave back, whose level is over when it is called."""
+
+    def pull(function: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
+        def pulled(*tensors: Tensor) -> tuple[Tensor, ...]:
+            values, pull_back = vjp(function, *tensors)
+            return pull_back(tuple(torch.cos(value) for value in values))
+
+        return pulled
+
+    def gradients(function: Callable[..., tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        tensors = [tensor.requires_grad_() for tensor in sample.tensors(device)]
+        return torch.autograd.grad(scalar(pull(pull(function)))(*tensors), tensors, materialize_grads=True)
+
+    close(gradients(sample.call), gradients(sample.reference))
+
+
+@each_differentiable_rule
 @pytest.mark.feature("jacobians")
 def test_jacrev(sample: Sample, device: Any) -> None:
     """Jacobians in reverse mode, and in forward mode the same."""

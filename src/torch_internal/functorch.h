@@ -10,6 +10,7 @@
 #include <ATen/functorch/PlumbingHelper.h>     // a batched tensor at that level, taken apart
 #include <ATen/functorch/TensorWrapper.h>      // a tensor of grad or jvp
 
+#include <algorithm>
 #include <optional>
 #include <tuple>
 #include <vector>
@@ -18,6 +19,12 @@ namespace fastops {
 
 // Whether a transform of torch.func is going on.
 inline bool in_transform() { return at::functorch::maybeCurrentDynamicLayer().has_value(); }
+
+// Whether one of the tensors is of grad or jvp, at a level that may be over: its history is that of this level alone.
+inline bool is_of_transform(const at::Tensor& tensor) { return at::functorch::maybeGetTensorWrapper(tensor) != nullptr; }
+inline bool is_of_transform(at::TensorList tensors) {
+  return std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) { return is_of_transform(tensor); });
+}
 
 // The tensor inside the wrappers of vmap and grad.
 inline const at::Tensor& unwrapped(const at::Tensor& tensor) {
