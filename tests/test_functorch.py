@@ -101,6 +101,21 @@ def test_nested_vmap(sample: Sample, device: Any) -> None:
 
 @each_differentiable_rule
 @pytest.mark.feature("vmap of grad")
+def test_vmap_over_other_tensors(sample: Sample, device: Any) -> None:
+    """A vmap between that batches none of the op's tensors, which one outside does."""
+    tensors = batches(sample.tensors(device))
+    other = torch.linspace(0.5, 1.0, 2, dtype=WIDEST, device=device)
+
+    def inside(function: Callable[..., Any]) -> Callable[..., Any]:
+        return vmap(lambda *each: vmap(lambda y: tuple(y * result for result in function(*each)))(other))
+
+    close(inside(sample.call)(*tensors), inside(sample.reference)(*tensors))
+    places = positions(tensors)
+    close(*[inside(grad(scalar(f), places))(*tensors) for f in (sample.call, sample.reference)])
+
+
+@each_differentiable_rule
+@pytest.mark.feature("vmap of grad")
 def test_vmap_of_grad(sample: Sample, device: Any) -> None:
     """Per-sample gradients."""
     tensors = sample.tensors(device)

@@ -146,8 +146,8 @@ struct MlpBackwardNode : OpNode<MlpBackwardNode> {
   Passes passes_of(const MlpArguments& mlp, const Tensor& by_y) const {
     // Under torch.func, also when what torch.func.vjp returned is called, what was kept may have lost its history at a
     // level outside.
-    const bool transformed = in_transform() || is_of_transform(mlp.input) || is_of_transform(mlp.weights) ||
-                             is_of_transform(mlp.biases);
+    const bool transformed =
+        in_transform() || is_of_transform(mlp.input) || is_of_transform(mlp.weights) || is_of_transform(mlp.biases);
     Passes passes{
         transformed ? layers_of(mlp) : layers_of(mlp, with_history(mlp, unpack("mlp_backward", "saved", kept))),
         std::vector<std::pair<Tensor, Tensor>>(mlp.layers())};

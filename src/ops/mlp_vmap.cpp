@@ -18,7 +18,7 @@ class OneCall {
   OneCall(const Vmap& vmap, const MlpArguments& mlp, bool wants_parameters)
       : vmap_(vmap),
         of_rows_(!wants_parameters && !vmap.is_batched(mlp.weights) && !vmap.is_batched(mlp.biases)),
-        was_ensemble_(mlp.ensemble),
+        was_ensemble_(mlp.ensemble && vmap.is_batched()),
         weights_(parameters(mlp.weights)) {
     for (const Tensor& bias : parameters(mlp.biases)) {
       biases_.push_back(bias.defined() ? std::optional(bias) : std::nullopt);
@@ -68,7 +68,7 @@ class OneCall {
 
   const Vmap& vmap_;
   bool of_rows_;
-  bool was_ensemble_;
+  bool was_ensemble_;               // and becomes a batch of them
   std::vector<c10::SymInt> sizes_;  // of the batch, and of the ensemble
   std::vector<Tensor> weights_;
   OptionalTensors biases_;
@@ -150,7 +150,7 @@ std::vector<Tensor> gated_mlp_backward_batched(GatedMlpBackward op) {
   const Tensor up = vmap.expand(mlp.up);
   const bool wants_parameters =
       std::find(mlp.output_mask.begin() + 1, mlp.output_mask.end(), true) != mlp.output_mask.end();
-  if (!wants_parameters && !vmap.is_batched(parameters)) {
+  if (!vmap.is_batched() || (!wants_parameters && !vmap.is_batched(parameters))) {
     const Tensor input = vmap.expand(mlp.input);
     op.grad_output = grad_output;
     op.input = input;

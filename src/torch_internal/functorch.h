@@ -21,7 +21,9 @@ namespace fastops {
 inline bool in_transform() { return at::functorch::maybeCurrentDynamicLayer().has_value(); }
 
 // Whether one of the tensors is of grad or jvp, at a level that may be over: its history is that of this level alone.
-inline bool is_of_transform(const at::Tensor& tensor) { return at::functorch::maybeGetTensorWrapper(tensor) != nullptr; }
+inline bool is_of_transform(const at::Tensor& tensor) {
+  return at::functorch::maybeGetTensorWrapper(tensor) != nullptr;
+}
 inline bool is_of_transform(at::TensorList tensors) {
   return std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) { return is_of_transform(tensor); });
 }
@@ -55,6 +57,9 @@ class Vmap {
     }
     return false;
   }
+
+  // Whether one tensor has the batch dimension. They may all be of levels outside.
+  bool is_batched() const { return size_.has_value(); }
 
   // Of the batch dimension; one tensor has it.
   c10::SymInt size() const { return size_.value(); }

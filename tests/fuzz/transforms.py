@@ -59,10 +59,9 @@ def draw_vmap(rng: random.Random, inputs: list[Tensor]) -> tuple[str, Wrap]:
     scale = torch.linspace(0.5, 1.0, size, dtype=torch.float64)
     for i in batched:
         inputs[i] = torch.stack([inputs[i] * number for number in scale], in_dims[i])
-    options: dict[str, Any] = {"out_dims": rng.choice([0, -1])}
-    if rng.random() < 0.2:
-        options["chunk_size"] = rng.choice([1, 2])
-    return f"vmap({in_dims}, {options})", lambda f: vmap(f, in_dims, **options)
+    # Not to the last dimension: PyTorch takes garbage for the size of a result that is not batched there.
+    chunk_size = rng.choice([1, 2]) if rng.random() < 0.2 else None
+    return f"vmap({in_dims}, chunk_size={chunk_size})", lambda f: vmap(f, in_dims, chunk_size=chunk_size)
 
 
 def draw_jvp(rng: random.Random, inputs: list[Tensor]) -> tuple[str, Wrap]:
@@ -368,19 +367,30 @@ def case(seed: int) -> None:
     return category("what PyTorch refuses")
 
 
+def pytorch_manages_in_place(steps: Sequence[tuple[str, Wrap]], inputs: Sequence[Tensor]) -> bool:
+    """Whether tanh_ under the transforms is tanh."""
+    (actual, error), (expected, _) = (
+        outcome(wrapped(function, steps), inputs)
+        for function in (lambda x: (x.clone().tanh_(),), lambda x: (x.tanh(),))
+    )
+    return error is None and all(map(torch.allclose, actual, expected))
+
+
 def compare(
     sample: Sample, steps: Sequence[tuple[str, Wrap]], inputs: Sequence[Tensor], expected: Sequence[Tensor]
 ) -> None:
     """The op under the transforms gives what PyTorch's function gives."""
     actual, error = outcome(wrapped(sample.call, steps), inputs)
+    if sample.op.endswith("_") and not pytorch_manages_in_place(steps, inputs):
+        return category("what PyTorch refuses, or gets wrong, in place")
     if error is not None:
         if "aten::detach_copy" in str(error):  # of the sample, which detaches what an op saves
             return category("what PyTorch refuses")
-        if sample.op.endswith("_") and outcome(wrapped(lambda x: (x.clone().tanh_(),), steps), inputs)[1]:
-            return category("what PyTorch refuses in place")
         raise AssertionError(f"{type(error).__name__}: {error}") from error
     assert len(actual) == len(expected)
     for i, (result, other) in enumerate(zip(actual, expected, strict=True)):
+        if result.shape == other.shape[1:] and not other.any() and not result.any():
+            continue  # what autograd puts in place of a batched gradient that there is not
         assert result.shape == other.shape and result.dtype == other.dtype, f"{result.shape} {other.shape}"
         bound = TOLERANCE * (1 + other.abs() + other.nan_to_num(0, 0, 0).abs().amax() if other.numel() else 1)
         fine = ((result - other).abs() <= bound) | (result == other) | other.isnan()
