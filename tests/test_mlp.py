@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -248,6 +249,30 @@ def test_blocks(device, dtype, rows, sizes, restore_threads):
     for threads in (2, 3) if products(device) == "own" else ():
         for result, first in zip(results[threads], results[1], strict=True):
             assert_same_bits(result, first, f"{threads} threads")
+
+
+@every_dtype
+@pytest.mark.parametrize("rows", [8, 19, 50, 1030])
+@pytest.mark.parametrize("sizes", [(5, 15, 1), (17, 64, 40, 6), (3, 3, 3), (2, 9, 20, 11)])
+@pytest.mark.parametrize("hidden", ["tanh", "gelu"])
+def test_narrow(device, dtype, rows, sizes, hidden, restore_threads):
+    """Few features, which vectors of rows are for: nothing around the input is read as part of it."""
+    network = plain_network(rows, *sizes, dtype=dtype, device=device, output="tanh")
+    outer = torch.full((rows, sizes[0] + 3), float("nan"), dtype=dtype, device=device)
+    outer[:, : sizes[0]] = network.input
+    network = replace(network, input=outer[:, : sizes[0]], hidden=(hidden, ()))
+    leaves = [leaf.requires_grad_() for leaf in network.leaves]
+    output, grads = expected_network(network)
+    results = {}
+    for threads in (1, 3):
+        torch.set_num_threads(threads)
+        actual = ops.mlp(*network.arguments)
+        without_gradients = ops.mlp(*network.arguments).detach()
+        results[threads] = [actual.detach(), *torch.autograd.grad(actual, leaves, network.grad), without_gradients]
+    for expected, result in zip([output, *grads, output], results[1], strict=True):
+        expected.assert_holds(result)
+    for result, first in zip(results[3], results[1], strict=True) if products(device) == "own" else ():
+        assert_same_bits(result, first, "3 threads")
 
 
 @every_dtype

@@ -12,6 +12,7 @@
 #include "ops/dtype_of.h"
 #include "ops/environment.h"
 #include "ops/matrix.h"
+#include "ops/mlp.h"
 
 namespace fastops::cpu {
 namespace {
@@ -84,13 +85,28 @@ bool are_small(Cpu kind, int64_t rows, int64_t elements) {
   return elements <= small_weights && (kind != Cpu::other_in_avx2 || rows <= many_rows);
 }
 
+// Of a network, or each member of an ensemble: the rows, and the elements of all weights together.
+struct Shape {
+  int64_t rows, elements;
+};
+Shape shape_of(const at::Tensor& input, at::TensorList weights) {
+  const int64_t members = is_ensemble(weights) ? std::max<int64_t>(1, input.size(0)) : 1;
+  int64_t elements = 0;
+  for (const at::Tensor& weight : weights) elements += weight.numel() / members;
+  return {row_count(input) / members, elements};
+}
+
+// The elements where features fill whole vectors.
+int64_t padded_elements(at::TensorList weights) {
+  const auto padded = [](int64_t features) { return (features + 15) / 16 * 16; };
+  int64_t elements = 0;
+  for (const at::Tensor& weight : weights) elements += padded(weight.size(-2)) * padded(weight.size(-1));
+  return elements;
+}
+
 // Layers from or to very few features leave most of each vector unused; PyTorch's product with a vector does not.
 bool is_thin(int64_t rows, at::TensorList weights, int64_t elements) {
-  if (rows < 4096) return false;
-  const auto padded = [](int64_t features) { return (features + 15) / 16 * 16; };
-  int64_t padded_elements = 0;
-  for (const at::Tensor& weight : weights) padded_elements += padded(weight.size(-2)) * padded(weight.size(-1));
-  return 12 * elements < padded_elements;
+  return rows >= 4096 && 12 * elements < padded_elements(weights);
 }
 
 // ---- the choice ----
@@ -120,6 +136,21 @@ bool has_own_products(const at::Tensor& input) {
   return wanted_products() != Products::torch && gemm_kernels(dtype_of(input)).multiply;
 }
 
+bool is_narrow(const at::Tensor& input, at::TensorList weights, Pass pass) {
+  if (weights.size() < 2 || !has_own_products(input)) return false;
+  const NarrowKernels& kernels = narrow_kernels(dtype_of(input));
+  const auto [rows, elements] = shape_of(input, weights);
+  if (!kernels.forward || rows < kernels.vector || elements == 0) return false;
+  int64_t most_features = input.size(-1);
+  for (const at::Tensor& weight : weights) most_features = std::max(most_features, weight.size(-2));
+  // Measured on Zen 3: what they save are calls, and vectors that features leave unused.
+  const bool many = rows > 2 * many_rows;
+  const bool fills_vectors = 20 * elements >= 17 * padded_elements(weights);
+  if (pass == Pass::forward) return most_features <= 128 && !(many && fills_vectors);
+  const bool in_16_bits = input.element_size() == 2;
+  return most_features <= 16 || (many && !in_16_bits && most_features <= (fills_vectors ? 64 : 128));
+}
+
 bool has_faster_products(const at::Tensor& input, at::TensorList weights, Pass pass) {
   const Products wanted = wanted_products();
   if (wanted != Products::fastest) return wanted == Products::own;
@@ -127,11 +158,8 @@ bool has_faster_products(const at::Tensor& input, at::TensorList weights, Pass p
   const GemmKernels& gemm = gemm_kernels(dtype);
   if (!gemm.multiply) return false;
   static const CpuTraits cpu = cpu_traits();
-  const bool ensemble = weights[0].dim() == 3;
-  const int64_t members = ensemble ? std::max<int64_t>(1, input.size(0)) : 1;
-  const int64_t rows = row_count(input) / members;
-  int64_t elements = 0;
-  for (const at::Tensor& weight : weights) elements += weight.numel() / members;
+  const bool ensemble = is_ensemble(weights);
+  const auto [rows, elements] = shape_of(input, weights);
   if (elements == 0) return true;  // there is nothing to be multiplied, and hidden features need no memory
   const bool in_16_bits = gemm.operand == Dtype::bfloat16;
   if (!in_16_bits && (dtype == Dtype::bfloat16 || dtype == Dtype::float16)) {

@@ -15,4 +15,7 @@ bool has_own_products(const at::Tensor& input);
 // ensemble: rather than PyTorch's batched products.
 bool has_faster_products(const at::Tensor& input, at::TensorList weights, Pass pass);
 
+// Whether rows go through all layers of a network in vectors: that is the fastest way through narrow ones.
+bool is_narrow(const at::Tensor& input, at::TensorList weights, Pass pass);
+
 }  // namespace fastops::cpu

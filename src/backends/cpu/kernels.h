@@ -222,6 +222,48 @@ struct GemmKernels {
   EpilogueKernel jet_backward = nullptr;
 };
 
+// ---- narrow networks ----
+
+// z = h @ weight.T + bias, f(z), with the parameters in the type that is computed with.
+struct NarrowLayer {
+  ConstRows weight;  // [out_features, in_features]
+  const void* bias;  // may be null
+  int64_t in_features;
+  int64_t out_features;
+  const Kernels* activation;  // of the type that is computed with; null for the identity
+  ActivationParams params;
+  bool keeps_output;  // whether `kept` is f(z), else it is z
+  Rows kept;          // in the storage type: what the forward pass writes, if not null, and the backward pass reads
+  bool sums_weight;   // what gradients are wanted
+  bool sums_bias;
+};
+struct NarrowNetwork {
+  const NarrowLayer* layers;
+  int count;
+  int64_t widest;      // features, or more; in whole vectors
+  int64_t panel_rows;  // the most that go through all layers together; in whole vectors
+
+  FASTOPS_ALWAYS_INLINE int64_t panel() const { return widest * panel_rows; }
+};
+struct NarrowGradients {
+  ConstRows input;
+  ConstRows grad_output;
+  Rows input_grad;  // may be null
+};
+
+// Networks, rows of which go through all layers together, for one storage type.
+struct NarrowKernels {
+  int64_t vector;     // the numbers of a vector
+  int64_t tile_rows;  // the rows that products take at once, in whole vectors
+  // Needs room for 2 panels.
+  void (*forward)(const NarrowNetwork&, ConstRows input, Rows output, int64_t first_row, int64_t rows, void* room);
+  // From the last layer down to `first_layer`. Needs room for 3 panels, and a vector for each feature of those layers.
+  // sums: the gradients from these rows, of each layer's weight, whose rows are whole vectors, and bias, as far as they
+  // are wanted, one after another.
+  void (*backward)(const NarrowNetwork&, int first_layer, const NarrowGradients&, int64_t first_row, int64_t rows,
+                   void* sums, void* room);
+};
+
 // Blocks are rows of `columns` elements one after another, in the type that is computed with.
 
 // Normalized rows are x, less its mean if `centered`, times a multiplier: one over the root of the mean square + eps.
@@ -290,6 +332,7 @@ struct KernelTable {
   Kernels entries[activation_count][dtype_count];
   GemmKernels gemm[dtype_count];
   RowKernels rows[dtype_count];
+  NarrowKernels narrow[dtype_count];  // null but for AVX2
 
   FASTOPS_ALWAYS_INLINE Kernels& at(Activation activation, Dtype dtype) {
     return entries[static_cast<int>(activation)][static_cast<int>(dtype)];
@@ -308,6 +351,7 @@ FASTOPS_KERNELS_API const char* capability();
 FASTOPS_KERNELS_API const Kernels& kernels(Activation activation, Dtype dtype);
 FASTOPS_KERNELS_API const GemmKernels& gemm_kernels(Dtype dtype);
 FASTOPS_KERNELS_API const RowKernels& row_kernels(Dtype dtype);
+FASTOPS_KERNELS_API const NarrowKernels& narrow_kernels(Dtype dtype);
 
 // Each instruction set fills the table from its own build of kernels/*.cpp.
 #define FASTOPS_DECLARE_TIER(TIER)                    \
@@ -329,6 +373,9 @@ FASTOPS_DECLARE_TIER(AVX512)
 FASTOPS_DECLARE_TIER(SVE128)
 FASTOPS_DECLARE_TIER(SVE256)
 #undef FASTOPS_DECLARE_TIER
+namespace AVX2 {
+void add_narrow_kernels(KernelTable&);
+}  // namespace AVX2
 namespace AVX512_BF16 {
 // In place of the products of AVX512 for bfloat16.
 void add_bfloat16_products(KernelTable&);

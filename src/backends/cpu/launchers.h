@@ -141,6 +141,12 @@ FASTOPS_KERNELS_API void mlp_forward(Caller&, const MlpCall&, ConstRows input, R
 // The last layer's kept values are not read if its activation is the identity.
 FASTOPS_KERNELS_API void mlp_backward(Caller&, const MlpCall&, ConstRows input, ConstRows grad_output, Rows input_grad);
 
+// The same of a narrow network, whose rows go through all layers in vectors (NarrowKernels). Where its kernels are not
+// null.
+FASTOPS_KERNELS_API void narrow_mlp_forward(Caller&, const MlpCall&, ConstRows input, Rows output);
+FASTOPS_KERNELS_API void narrow_mlp_backward(Caller&, const MlpCall&, ConstRows input, ConstRows grad_output,
+                                             Rows input_grad);
+
 // Points with derivatives along directions (ops/mlp_jet.h): `rows` counts the rows of all points. The layers keep z.
 struct MlpJetCall : MlpCall {
   int64_t directions;

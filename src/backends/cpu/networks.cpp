@@ -224,13 +224,15 @@ std::vector<Tensor> backward(const Arguments& mlp, const Tensor& output, const F
 }  // namespace
 
 std::optional<Tensor> try_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved) {
-  if (!has_faster_products(mlp.input, mlp.weights, Pass::forward)) return std::nullopt;
-  return forward(mlp, saved, mlp_forward);
+  const bool narrow = is_narrow(mlp.input, mlp.weights, Pass::forward);
+  if (!narrow && !has_faster_products(mlp.input, mlp.weights, Pass::forward)) return std::nullopt;
+  return forward(mlp, saved, narrow ? narrow_mlp_forward : mlp_forward);
 }
 
 std::optional<std::vector<Tensor>> try_mlp_backward(const MlpBackwardArguments& mlp) {
-  if (!has_faster_products(mlp.input, mlp.weights, Pass::backward)) return std::nullopt;
-  return backward(mlp, mlp.output, mlp_backward);
+  const bool narrow = is_narrow(mlp.input, mlp.weights, Pass::backward);
+  if (!narrow && !has_faster_products(mlp.input, mlp.weights, Pass::backward)) return std::nullopt;
+  return backward(mlp, mlp.output, narrow ? narrow_mlp_backward : mlp_backward);
 }
 
 namespace {

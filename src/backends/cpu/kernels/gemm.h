@@ -58,13 +58,6 @@ inline constexpr bool fetches_rows = false;
 // transposed at a[k * a_stride + i].
 enum class Left { as_is, packed, transposed };
 
-// With 16 vector registers three of a tile's sums would go to memory and back every four steps. Measured.
-#if defined(CPU_CAPABILITY_AVX2)
-#define FASTOPS_TILE FASTOPS_FEWER_REGISTERS
-#else
-#define FASTOPS_TILE
-#endif
-
 // sums[rows, vectors] (+)= a[rows, depth] * panel[depth, vectors]. Where several steps are multiplied at once, a packed
 // matrix and the panels have those of an element beside each other, and zeros beyond the depth.
 template <class M, int rows, int vectors, Left left>

@@ -40,7 +40,7 @@ constexpr Tier tiers[] = {
     {"avx512", fill<FASTOPS_KERNELS_OF(AVX512)>, AVX512::roof_kernels},
 #endif
 #ifdef FASTOPS_AVX2_TIER
-    {"avx2", fill<FASTOPS_KERNELS_OF(AVX2)>, AVX2::roof_kernels},
+    {"avx2", fill<FASTOPS_KERNELS_OF(AVX2), AVX2::add_narrow_kernels>, AVX2::roof_kernels},
 #endif
 #ifdef FASTOPS_SVE_TIERS
     {"sve256", fill<FASTOPS_ELEMENTWISE_OF(SVE256)>, SVE256::roof_kernels},
@@ -81,6 +81,7 @@ const char* capability() { return chosen().name.data(); }
 const Kernels& kernels(Activation activation, Dtype dtype) { return table().at(activation, dtype); }
 const GemmKernels& gemm_kernels(Dtype dtype) { return table().gemm[static_cast<int>(dtype)]; }
 const RowKernels& row_kernels(Dtype dtype) { return table().rows[static_cast<int>(dtype)]; }
+const NarrowKernels& narrow_kernels(Dtype dtype) { return table().narrow[static_cast<int>(dtype)]; }
 RoofKernels roof_kernels() { return chosen().roofs(); }
 
 }  // namespace fastops::cpu
