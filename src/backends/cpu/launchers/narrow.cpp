@@ -70,7 +70,7 @@ class Narrow {
  private:
   ConstRows as_computed(ConstRows matrix, int64_t rows, int64_t columns) {
     if (dtype_ == computed(dtype_)) return matrix;
-    const Rows copy{caller_.take(rows * columns * accumulator_size(dtype_)), columns};
+    const Rows copy = take_rows(caller_, computed(dtype_), rows, columns);
     gemm_kernels(dtype_).convert(matrix, rows, columns, copy);
     return constant(copy);
   }
