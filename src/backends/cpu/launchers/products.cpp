@@ -1,7 +1,6 @@
 #include "backends/cpu/launchers/products.h"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 
 namespace fastops::cpu {
@@ -87,7 +86,8 @@ void run_stage(const Stage& stage, Dtype dtype, int64_t row, int64_t rows, int64
     if (stage.target_type != dtype) return gemm.convert(source, rows, stage.columns, target);
     const int64_t size = element_size(dtype);
     for (int64_t r = 0; r < rows; ++r) {
-      std::memcpy(from_row(target, r, dtype).data, from_row(source, r, dtype).data, stage.columns * size);
+      const auto* from = static_cast<const char*>(from_row(source, r, dtype).data);
+      std::copy_n(from, stage.columns * size, static_cast<char*>(from_row(target, r, dtype).data));
     }
   }
 }
