@@ -12,7 +12,7 @@ namespace {
 // Blocks that one of NVIDIA's multiprocessors has registers for. The networks are small: spilled registers would cost
 // more than room for several is worth. (AMD's compiler reads waves of a SIMD, and there is no shared memory for three.)
 template <class Storage>
-inline constexpr int forward_room = sizeof(Storage) == 8 ? 1 : 3;
+inline constexpr int forward_room = sizeof(Storage) == 8 ? 1 : (is_hip ? 2 : 3);
 template <class Storage>
 inline constexpr int backward_room = sizeof(Storage) == 8   ? 1
                                      : sizeof(Storage) == 4 ? 2
