@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(block_threads, forward_room<Storage>)
     const int rows = rest < tile_rows<Storage> ? static_cast<int>(rest) : tile_rows<Storage>;
 
     tiles.ask(layers.of[0]);
-    copy_elements<2, 2>(
+    copy_elements<2, 4>(
         rows, layers.of[0].in_features, [&](int r, int c) { return input.at(first + r, c); },
         [&](int r, int c, Storage x) { values[r * tile_stride<S> + c] = widen(x); });
     for (int i = 0; i < layers.count; ++i) {
@@ -110,20 +110,31 @@ struct BackwardTile {
     }
   }
 
-  __device__ void add_sum(int64_t place, S sum) const { sums[place] = first_sums ? sum : sums[place] + sum; }
-
-  // The sums over the rows of values * below, and of the values.
   __device__ void add_parameters(const Layer<Storage>& layer) const {
+    // Not a question for each sum: a thread would wait for its answer as often.
+    if (first_sums) {
+      add_parameters(layer, [](S& to, S sum) { to = sum; });
+    } else {
+      add_parameters(layer, [](S& to, S sum) { to += sum; });
+    }
+  }
+
+ private:
+  // The sums over the rows of values * below, and of the values: add(place, sum).
+  template <class Add>
+  __device__ void add_parameters(const Layer<Storage>& layer, Add add) const {
     if (layer.wants_bias_grad) {
       for (int c = thread(); c < layer.out_features; c += block_threads) {
         S sum = S(0);
+#pragma unroll 8
         for (int r = 0; r < rows; ++r) sum += tiles.values[r * tile_stride<S> + c];
-        add_sum(layer.bias_sums + c, sum);
+        add(sums[layer.bias_sums + c], sum);
       }
     }
     if (!layer.wants_weight_grad) return;
-    tiles.add_rows(rows, layer.out_features, layer.in_features,
-                   [&](int r, int c, S sum) { add_sum(layer.weight_sums + int64_t{r} * layer.in_features + c, sum); });
+    S* const to = sums + layer.weight_sums;
+    const int width = layer.in_features;
+    tiles.add_rows(rows, layer.out_features, width, [=](int r, int c, S sum) { add(to[r * width + c], sum); });
   }
 };
 
@@ -141,7 +152,7 @@ __global__ void __launch_bounds__(block_threads, backward_room<Storage>)
       tile.rows = rest < tile_rows<Storage> ? static_cast<int>(rest) : tile_rows<Storage>;
       tile.first_sums = tile.first < step;
       tiles.ask(layers.of[layers.count - 1]);
-      copy_elements<2, 2>(
+      copy_elements<2, 4>(
           tile.rows, layers.of[layers.count - 1].out_features,
           [&](int r, int c) { return grad_output.at(tile.first + r, c); },
           [&](int r, int c, Storage grad) { tiles.values[r * tile_stride<S> + c] = widen(grad); });

@@ -80,9 +80,11 @@ __device__ void with_activation(Activation id, F f) {
 // many.
 __device__ constexpr int threads_across(int width) { return width > tile_columns / 2 ? 32 : tile_threads; }
 
-// Sums of products a(row, k) * b(k, column). A thread has those of some rows after another, and of a packet of columns
-// and every one so many threads from it on: most threads that read at once want the same numbers of `a`.
-template <class S>
+// Sums of products a(row, k) * b(k, column). `a` holds a(row, k) beside a(row, k + 1), or with `transposed` beside
+// a(row + 1, k); b has a row for each k. A thread has sums of some rows after another: most threads that read at once
+// want the same numbers of `a`. Its columns are packets, as many threads across from each other; with `transposed`,
+// whose sums go to global memory, single columns, so that neighbouring threads write beside each other.
+template <class S, bool transposed>
 struct Products {
   using Bytes16 = Packet<S, 16 / sizeof(S)>;
 
@@ -93,15 +95,13 @@ struct Products {
 
   S sum[most_rows][packets][Bytes16::width] = {};
 
-  // Adds products for k < depth to the sums of those threads that have some of the first `height` rows. `a` holds
-  // a(row, k) beside a(row, k + 1), or with `transposed` beside a(row + 1, k); b has a row for each k.
-  template <bool transposed>
+  // Adds products for k < depth to the sums of those threads that have some of the first `height` rows.
   __device__ void add(const S* a, const S* b, int depth, int height, int width) {
     // All threads take the same branch.
     if (width > tile_columns / 2) {
-      add_packets<transposed, threads_across(tile_columns)>(a, b, depth, height);
+      add_packets<threads_across(tile_columns)>(a, b, depth, height);
     } else {
-      add_packets<transposed, threads_across(tile_columns / 2)>(a, b, depth, height);
+      add_packets<threads_across(tile_columns / 2)>(a, b, depth, height);
     }
   }
 
@@ -117,7 +117,7 @@ struct Products {
 #pragma unroll
         for (int e = 0; e < Bytes16::width; ++e) {
           const int row = thread() / across * rows(across) + i;
-          const int column = (thread() % across + j * across) * Bytes16::width + e;
+          const int column = first_column(across) + column_after(across, j, e);
           if (row < height && column < width) f(row, column, sum[i][j][e]);
         }
       }
@@ -125,21 +125,26 @@ struct Products {
   }
 
  private:
-  template <bool transposed, int across>
+  __device__ static int first_column(int across) { return thread() % across * (transposed ? 1 : Bytes16::width); }
+  __device__ static constexpr int column_after(int across, int j, int e) {
+    return transposed ? (j * Bytes16::width + e) * across : j * across * Bytes16::width + e;
+  }
+
+  template <int across>
   __device__ void add_packets(const S* a, const S* b, int depth, int height) {
     const int row = thread() / across * rows(across);
     if (row >= height) return;
     a += transposed ? row : row * tile_stride<S>;
-    b += thread() % across * Bytes16::width;
+    b += first_column(across);
     int k = 0;
 #pragma unroll 2
-    for (; k + Bytes16::width <= depth; k += Bytes16::width) add_steps<transposed, across, Bytes16::width>(a, b, k);
+    for (; k + Bytes16::width <= depth; k += Bytes16::width) add_steps<across, Bytes16::width>(a, b, k);
 #pragma unroll 1
-    for (; k < depth; ++k) add_steps<transposed, across, 1>(a, b, k);
+    for (; k < depth; ++k) add_steps<across, 1>(a, b, k);
   }
 
   // For `steps` of k, in their order.
-  template <bool transposed, int across, int steps>
+  template <int across, int steps>
   __device__ void add_steps(const S* a, const S* b, int k) {
     constexpr int height = rows(across);
     constexpr int lefts = transposed ? steps : height;
@@ -153,8 +158,14 @@ struct Products {
     for (int s = 0; s < steps; ++s) {
 #pragma unroll
       for (int j = 0; j < packets; ++j) {
-        const auto right =
-            *reinterpret_cast<const Bytes16*>(b + (k + s) * tile_stride<S> + j * across * Bytes16::width);
+        const S* from = b + (k + s) * tile_stride<S>;
+        Bytes16 right;
+        if constexpr (transposed) {
+#pragma unroll
+          for (int e = 0; e < Bytes16::width; ++e) right.element[e] = from[column_after(across, j, e)];
+        } else {
+          right = *reinterpret_cast<const Bytes16*>(from + column_after(across, j, 0));
+        }
 #pragma unroll
         for (int i = 0; i < height; ++i) {
           const S factor = transposed ? left[s].element[i] : left[i].element[s];
@@ -285,7 +296,7 @@ struct Tiles {
   // below(row, column) = f(row, column)
   template <class F>
   __device__ void set_below(int rows, int width, F f) const {
-    copy_elements<2, 2>(rows, width, f, [&](int r, int c, Storage x) { below[r * tile_stride<S> + c] = widen(x); });
+    copy_elements<2, 4>(rows, width, f, [&](int r, int c, Storage x) { below[r * tile_stride<S> + c] = widen(x); });
   }
 
   // Asks for the weight and bias of the first layer that `multiply` is called for.
@@ -308,7 +319,7 @@ struct Tiles {
     } else {
       sync_shared();  // what is below is not needed any more
     }
-    Products<S> products;
+    Products<S, /*transposed=*/false> products;
 #pragma unroll 1
     for (int first = 0; first < count; first += panels) {
 #pragma unroll
@@ -324,8 +335,7 @@ struct Tiles {
 #pragma unroll 1
         for (int k = 0; k < size; k += Panel::rows) {
           const S* half = part + k / Panel::rows * (tile_columns / 2);
-          products.template add</*transposed=*/false>(values + begin + k, half, least(size - k, Panel::rows), rows,
-                                                      width);
+          products.add(values + begin + k, half, least(size - k, Panel::rows), rows, width);
         }
       }
     }
@@ -340,8 +350,8 @@ struct Tiles {
   template <class F>
   __device__ void add_rows(int rows, int height, int width, F f) const {
     for (int begin = 0; begin < height; begin += tile_rows<S>) {
-      Products<S> products;
-      products.template add</*transposed=*/true>(values + begin, below, rows, height - begin, width);
+      Products<S, /*transposed=*/true> products;
+      products.add(values + begin, below, rows, height - begin, width);
       products.for_each(height - begin, width, [&](int r, int c, S sum) { f(begin + r, c, sum); });
     }
   }
