@@ -155,6 +155,7 @@ WRONG = {
         ),
         Mutation("no barrier after products", "tile.h", f"      }}\n    }}\n    {SHARED}", "      }\n    }\n"),
         Mutation("no barrier after the values", "tile.h", f": sum; }});\n    {SHARED}", ": sum; });\n"),
+        Mutation("no barrier before the first panel", "tile.h", f"{SHARED[:-1]}  // what", "// what"),
         Mutation("the bias of the same layer", "tile.h", "bias.ask(layers.of[then])", "bias.ask(layer)"),
         Mutation("no barrier before sums", "small_mlp.hip", f"{SHARED}        tile.add_par", "tile.add_par"),
         Mutation("the same panel again", "tile.h", "is_last ? p : index + panels", "is_last ? p : index"),

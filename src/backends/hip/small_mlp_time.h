@@ -63,7 +63,7 @@ class SmallMlpTime {
 
   // So many products of float32 or float64 for each of a thread's sums.
   static constexpr int64_t products(int64_t depth, int64_t width) {
-    return depth * (width > most_small_features / 2 ? 40 : 28);
+    return depth * (width > most_small_features / 2 ? 36 : 28);
   }
 
   // By matrix cores, it is the elements on their way that count, and weights that do not lie in packets of 16 bytes: a
@@ -83,7 +83,7 @@ class SmallMlpTime {
     if (is_16_bit()) return backward_passes + matrix_product(i) + parameters(i) / 4;
     const int64_t of_input = i == 0 ? 0 : products(out(i), in(i));
     const int64_t of_weight = products(divide_up(out(i), tile_rows()) * tile_rows(), in(i));
-    return backward_passes + of_input + of_weight + parameters(i) / 10;
+    return backward_passes + of_input + of_weight + parameters(i) / 20;
   }
 
   SmallNetwork network_;

@@ -50,9 +50,9 @@ __global__ void __launch_bounds__(block_threads, forward_room<Storage>)
       tiles.make_operand(rows, layer.in_features);
       tiles.multiply(layers, i, i + 1 < layers.count ? i + 1 : i, rows);
       const auto write = [&](Storage* to) {
-        for_each_element(rows, width, [&](int r, int c) {
-          to[(first + r) * width + c] = narrow<Storage>(values[r * tile_stride<S> + c]);
-        });
+        to += first * width;
+        for_each_element(rows, width,
+                         [=](int r, int c) { to[r * width + c] = narrow<Storage>(values[r * tile_stride<S> + c]); });
       };
       if (layer.kept && !layer.keeps_output) write(layer.kept);
       activate(layer, rows, values);
@@ -68,10 +68,12 @@ __device__ void through_activation(const Layer<Storage>& layer, int64_t first, i
   using S = Compute<Storage>;
   using N = Number<S>;
   if (layer.activation == Activation::identity) return;
+  const int width = layer.out_features;
+  const Storage* const from = layer.kept + first * width;
   with_activation(layer.activation, [&](auto f) {
     using A = decltype(f);
     copy_elements<2, 2>(
-        rows, layer.out_features, [&](int r, int c) { return layer.kept[(first + r) * layer.out_features + c]; },
+        rows, width, [=](int r, int c) { return from[r * width + c]; },
         [&](int r, int c, Storage kept) {
           S& element = grad[r * tile_stride<S> + c];
           const N at = widen(kept);
@@ -104,7 +106,8 @@ struct BackwardTile {
       tiles.set_below(rows, width, [&](int r, int c) { return input.at(first + r, c); });
     } else {
       const Layer<Storage>& source = layers.of[i - 1];
-      tiles.set_below(rows, width, [&](int r, int c) { return source.kept[(first + r) * width + c]; });
+      const Storage* const from = source.kept + first * width;
+      tiles.set_below(rows, width, [=](int r, int c) { return from[r * width + c]; });
       // By the thread that has brought the element.
       if (!source.keeps_output) activate(source, rows, tiles.below);
     }
@@ -167,8 +170,9 @@ __global__ void __launch_bounds__(block_threads, backward_room<Storage>)
       }
       if (input_grad) {
         const int width = layers.of[0].in_features;
+        Storage* const to = input_grad + tile.first * width;
         for_each_element(tile.rows, width, [&](int r, int c) {
-          input_grad[(tile.first + r) * width + c] = narrow<Storage>(tiles.values[r * tile_stride<S> + c]);
+          to[r * width + c] = narrow<Storage>(tiles.values[r * tile_stride<S> + c]);
         });
       }
       sync_shared();
