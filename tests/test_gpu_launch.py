@@ -160,10 +160,10 @@ SMALL = [
     ((128, 128, 128, 128), 132 * 32 + 1, torch.float32, 0, False, False),
     ((128, 128, 128, 128), 1, torch.float32, 0, True, True),
     ((64, 64, 64, 64), 1365, torch.float32, 0, True, True),
-    ((32, 32, 32, 1), 132 * 96, torch.float32, 0, True, True),
-    ((32, 32, 32, 1), 132 * 96 + 1, torch.float32, 0, True, False),
-    ((32, 32, 32, 1), 16 * 96, torch.float32, 1, True, True),
-    ((32, 32, 32, 1), 16 * 96 + 1, torch.float32, 1, True, False),
+    ((32, 32, 32, 1), 132 * 128, torch.float32, 0, True, True),
+    ((32, 32, 32, 1), 132 * 128 + 1, torch.float32, 0, False, False),
+    ((32, 32, 32, 1), 16 * 128, torch.float32, 1, True, True),
+    ((32, 32, 32, 1), 16 * 128 + 1, torch.float32, 1, False, False),
     ((128, 128, 128, 128), 1365, torch.bfloat16, 0, True, True),
     ((128, 128, 128, 128), 1365, torch.float16, 1, True, False),
     ((128, 128, 128, 128), 132 * 16, torch.float64, 0, True, False),
@@ -190,7 +190,7 @@ def test_choice_of_one_kernel(sizes, rows, dtype, index, forward, backward, runt
     if backward:  # a block for each tile, and threads for each sum
         assert launched[0].grid[0] == -(-rows // (16 if dtype == torch.float64 else 32))
         assert launched[1].grid[0] * launched[1].block[0] >= sum(n * k + n for k, n in itertools.pairwise(sizes))
-        assert launched[1].block[1] >= 16
+        assert launched[1].block[1] >= 8
 
 
 def test_last_step_of_a_product(runtime):

@@ -151,16 +151,17 @@ WRONG = {
     ],
     Group("small_mlp.hip", "test_mlp: mlp_forward or mlp_backward or test_many_rows and not data and gelu"): [
         Mutation(
-            "no barrier after loading", "tile.h", f"bring(panel, width);\n        {SHARED}", "bring(panel, width);\n"
+            "no barrier after loading", "tile.h", f"bring(part, width);\n        {SHARED}", "bring(part, width);\n"
         ),
-        Mutation("no barrier after products", "tile.h", f"        }}\n        {SHARED}", "        }\n"),
+        Mutation("no barrier after products", "tile.h", f"      }}\n    }}\n    {SHARED}", "      }\n    }\n"),
         Mutation("no barrier after the values", "tile.h", f": sum; }});\n    {SHARED}", ": sum; });\n"),
+        Mutation("no barrier before the first panel", "tile.h", f"{SHARED[:-1]}  // what", "// what"),
         Mutation("the bias of the same layer", "tile.h", "bias.ask(layers.of[then])", "bias.ask(layer)"),
         Mutation("no barrier before sums", "small_mlp.hip", f"{SHARED}        tile.add_par", "tile.add_par"),
-        Mutation("the same panel again", "tile.h", "is_last ? p : index + ahead", "is_last ? p : index"),
+        Mutation("the same panel again", "tile.h", "is_last ? p : index + panels", "is_last ? p : index"),
         Mutation("the next layer's second panel first", "tile.h", "is_last ? p : index", "is_last ? p + 1 : index"),
         Mutation("the first panel of the same layer", "tile.h", "is_last ? then : i]", "i]"),
-        Mutation("a panel past the last row", "tile.h", "least(begin + k, ", "(begin + k, "),
+        Mutation("a row past the last of a weight", "tile.h", "least(row, layer.out_features - 1)", "row"),
         Mutation("a row past the last", "small_mlp.hip", "rows = rest < tile_rows<Storage> ? ", "rows = false ? "),
         Mutation("the last block left out", "block_sums.h", "(; block < blocks;", "(; block + 1 < blocks;"),
         Mutation("the next element", "tile.h", "f(row, column, sum[i][j][e])", "f(row, column + 1, sum[i][j][e])"),
@@ -217,8 +218,8 @@ HELD += "held[threadIdx.x] = x[0].v; __syncthreads(); x[0].v = held[0]; formula(
 REGISTERS = "block_threads, sizeof(Storage) == 8 ? 2 : 3)"
 SUMS = "block_sums[blockIdx.y * columns + first_column + c]"
 
-NEXT = "is_last ? p : index + ahead);"
-WAIT = f"{NEXT} next[p].bring(panel, width);"
+NEXT = "is_last ? p : index + panels);"
+WAIT = f"{NEXT} next[p].bring(part, width);"
 EITHER_WAY = f"if (layers.of[then].weight_in_packets) {PACKETS}"
 
 # Each with the file of kernels, the GPUs and the fault that it is to be noticed by.

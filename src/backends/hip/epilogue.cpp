@@ -16,20 +16,6 @@
 namespace fastops::hip {
 namespace {
 
-// Whether the stream is being captured, or may be: older versions of torch do not say for every device.
-bool may_be_captured(const Tensor& tensor) {
-  if (tensor.is_cpu()) return false;  // the emulator's
-  const c10::impl::VirtualGuardImpl device(tensor.device().type());
-  const auto captured = []<class Stream>(const Stream& stream) {
-    if constexpr (requires { stream.is_capturing(); }) {
-      return stream.is_capturing();
-    } else {
-      return true;
-    }
-  };
-  return captured(device.getStream(tensor.device()));
-}
-
 // Sixteenths around 0, and what is not finite or large.
 Tensor values(int64_t count, const Tensor& like) {
   Tensor result = at::arange(count, at::kFloat).sub_(count / 2).div_(16);

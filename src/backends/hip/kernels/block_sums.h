@@ -52,11 +52,12 @@ __device__ void sum_over_blocks(const S* block_sums, int64_t blocks, int64_t col
 }
 
 // Launches a kernel that adds up so: add_blocks(block_sums, blocks, columns, arguments...). Neighbouring threads read
-// 32 bytes of float32 where there are few columns, so that there are more blocks, else 64.
+// 32 bytes of float32 where there are few columns, so that there are more blocks, else 64 or, where there would be more
+// blocks than have room at once, 128.
 template <class S, class Kernel, class... Arguments>
 const char* launch_sum_over_blocks(Kernel kernel, const S* block_sums, int64_t blocks, int64_t columns, void* stream,
                                    Arguments... arguments) {
-  const unsigned wide = columns < 2048 ? 8 : 16;
+  const unsigned wide = columns < 2048 ? 8 : columns < 16384 ? 16 : 32;
   const dim3 block(wide, block_threads / wide);
   return launch(kernel, dim3(divide_up(columns, wide)), block, block_threads * sizeof(S), stream, block_sums, blocks,
                 columns, arguments...);

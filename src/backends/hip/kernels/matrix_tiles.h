@@ -146,7 +146,7 @@ struct MatrixTiles {
   template <class F>
   __device__ static void bring(Storage* tile, int rows, int width, F f) {
     const auto from = [&](int r, int c) { return f(r < rows ? r : rows - 1, c < width ? c : width - 1); };
-    copy_elements<2, 2>(padded(rows), padded(width), from, [&](int r, int c, Storage x) {
+    copy_elements<2, 4>(padded(rows), padded(width), from, [&](int r, int c, Storage x) {
       tile[r * tile_stride<Storage> + c] = r < rows && c < width ? x : Storage{};
     });
   }

@@ -12,7 +12,7 @@ namespace {
 // Blocks that one of NVIDIA's multiprocessors has registers for. The networks are small: spilled registers would cost
 // more than room for several is worth. (AMD's compiler reads waves of a SIMD, and there is no shared memory for three.)
 template <class Storage>
-inline constexpr int forward_room = sizeof(Storage) == 8 ? 1 : 3;
+inline constexpr int forward_room = sizeof(Storage) == 8 ? 1 : (is_hip ? 2 : 3);
 template <class Storage>
 inline constexpr int backward_room = sizeof(Storage) == 8   ? 1
                                      : sizeof(Storage) == 4 ? 2
@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(block_threads, forward_room<Storage>)
     const int rows = rest < tile_rows<Storage> ? static_cast<int>(rest) : tile_rows<Storage>;
 
     tiles.ask(layers.of[0]);
-    copy_elements<2, 2>(
+    copy_elements<2, 4>(
         rows, layers.of[0].in_features, [&](int r, int c) { return input.at(first + r, c); },
         [&](int r, int c, Storage x) { values[r * tile_stride<S> + c] = widen(x); });
     for (int i = 0; i < layers.count; ++i) {
@@ -50,9 +50,9 @@ __global__ void __launch_bounds__(block_threads, forward_room<Storage>)
       tiles.make_operand(rows, layer.in_features);
       tiles.multiply(layers, i, i + 1 < layers.count ? i + 1 : i, rows);
       const auto write = [&](Storage* to) {
-        for_each_element(rows, width, [&](int r, int c) {
-          to[(first + r) * width + c] = narrow<Storage>(values[r * tile_stride<S> + c]);
-        });
+        to += first * width;
+        for_each_element(rows, width,
+                         [=](int r, int c) { to[r * width + c] = narrow<Storage>(values[r * tile_stride<S> + c]); });
       };
       if (layer.kept && !layer.keeps_output) write(layer.kept);
       activate(layer, rows, values);
@@ -68,10 +68,12 @@ __device__ void through_activation(const Layer<Storage>& layer, int64_t first, i
   using S = Compute<Storage>;
   using N = Number<S>;
   if (layer.activation == Activation::identity) return;
+  const int width = layer.out_features;
+  const Storage* const from = layer.kept + first * width;
   with_activation(layer.activation, [&](auto f) {
     using A = decltype(f);
     copy_elements<2, 2>(
-        rows, layer.out_features, [&](int r, int c) { return layer.kept[(first + r) * layer.out_features + c]; },
+        rows, width, [=](int r, int c) { return from[r * width + c]; },
         [&](int r, int c, Storage kept) {
           S& element = grad[r * tile_stride<S> + c];
           const N at = widen(kept);
@@ -104,26 +106,38 @@ struct BackwardTile {
       tiles.set_below(rows, width, [&](int r, int c) { return input.at(first + r, c); });
     } else {
       const Layer<Storage>& source = layers.of[i - 1];
-      tiles.set_below(rows, width, [&](int r, int c) { return source.kept[(first + r) * width + c]; });
+      const Storage* const from = source.kept + first * width;
+      tiles.set_below(rows, width, [=](int r, int c) { return from[r * width + c]; });
       // By the thread that has brought the element.
       if (!source.keeps_output) activate(source, rows, tiles.below);
     }
   }
 
-  __device__ void add_sum(int64_t place, S sum) const { sums[place] = first_sums ? sum : sums[place] + sum; }
-
-  // The sums over the rows of values * below, and of the values.
   __device__ void add_parameters(const Layer<Storage>& layer) const {
+    // Not a question for each sum: a thread would wait for its answer as often.
+    if (first_sums) {
+      add_parameters(layer, [](S& to, S sum) { to = sum; });
+    } else {
+      add_parameters(layer, [](S& to, S sum) { to += sum; });
+    }
+  }
+
+ private:
+  // The sums over the rows of values * below, and of the values: add(place, sum).
+  template <class Add>
+  __device__ void add_parameters(const Layer<Storage>& layer, Add add) const {
     if (layer.wants_bias_grad) {
       for (int c = thread(); c < layer.out_features; c += block_threads) {
         S sum = S(0);
+#pragma unroll 8
         for (int r = 0; r < rows; ++r) sum += tiles.values[r * tile_stride<S> + c];
-        add_sum(layer.bias_sums + c, sum);
+        add(sums[layer.bias_sums + c], sum);
       }
     }
     if (!layer.wants_weight_grad) return;
-    tiles.add_rows(rows, layer.out_features, layer.in_features,
-                   [&](int r, int c, S sum) { add_sum(layer.weight_sums + int64_t{r} * layer.in_features + c, sum); });
+    S* const to = sums + layer.weight_sums;
+    const int width = layer.in_features;
+    tiles.add_rows(rows, layer.out_features, width, [=](int r, int c, S sum) { add(to[r * width + c], sum); });
   }
 };
 
@@ -141,7 +155,7 @@ __global__ void __launch_bounds__(block_threads, backward_room<Storage>)
       tile.rows = rest < tile_rows<Storage> ? static_cast<int>(rest) : tile_rows<Storage>;
       tile.first_sums = tile.first < step;
       tiles.ask(layers.of[layers.count - 1]);
-      copy_elements<2, 2>(
+      copy_elements<2, 4>(
           tile.rows, layers.of[layers.count - 1].out_features,
           [&](int r, int c) { return grad_output.at(tile.first + r, c); },
           [&](int r, int c, Storage grad) { tiles.values[r * tile_stride<S> + c] = widen(grad); });
@@ -156,8 +170,9 @@ __global__ void __launch_bounds__(block_threads, backward_room<Storage>)
       }
       if (input_grad) {
         const int width = layers.of[0].in_features;
+        Storage* const to = input_grad + tile.first * width;
         for_each_element(tile.rows, width, [&](int r, int c) {
-          input_grad[(tile.first + r) * width + c] = narrow<Storage>(tiles.values[r * tile_stride<S> + c]);
+          to[r * width + c] = narrow<Storage>(tiles.values[r * tile_stride<S> + c]);
         });
       }
       sync_shared();

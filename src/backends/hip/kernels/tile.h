@@ -1,5 +1,5 @@
-// What the kernels of small networks do with tiles of matrices in shared memory. A block has 16 x 16 threads; a tile
-// has up to 128 columns.
+// What the kernels of small networks do with tiles of matrices in shared memory. A block has 16 x 16 threads, which
+// products take in rows of 16 or 32; a tile has up to 128 columns.
 #pragma once
 
 #include "backends/hip/kernels/small_layer.h"
@@ -76,39 +76,48 @@ __device__ void with_activation(Activation id, F f) {
 #undef FASTOPS_CASE
 }
 
-// Sums of products a(row, k) * b(k, column). A thread has those of every 16th row and every 16th packet of columns from
-// its own on.
-template <class S>
+// How many threads have products of neighbouring columns, a packet each: where there are up to 64 columns, half as
+// many.
+__device__ constexpr int threads_across(int width) { return width > tile_columns / 2 ? 32 : tile_threads; }
+
+// Sums of products a(row, k) * b(k, column). `a` holds a(row, k) beside a(row, k + 1), or with `transposed` beside
+// a(row + 1, k); b has a row for each k. A thread has sums of some rows after another: most threads that read at once
+// want the same numbers of `a`. Its columns are packets, as many threads across from each other; with `transposed`,
+// whose sums go to global memory, single columns, so that neighbouring threads write beside each other.
+template <class S, bool transposed>
 struct Products {
   using Bytes16 = Packet<S, 16 / sizeof(S)>;
-  static constexpr int rows = tile_rows<S> / tile_threads;
-  static constexpr int packets = tile_columns / tile_threads / Bytes16::width;
 
-  S sum[rows][packets][Bytes16::width] = {};
+  // A thread's, with so many threads across.
+  __device__ static constexpr int rows(int across) { return tile_rows<S> * across / block_threads; }
+  static constexpr int most_rows = rows(threads_across(tile_columns));
+  static constexpr int packets = tile_columns / threads_across(tile_columns) / Bytes16::width;
 
-  // Adds products for k < depth. `a` holds a(row, k) beside a(row, k + 1), or with `transposed` beside a(row + 1, k);
-  // b has a row for each k.
-  template <bool transposed>
-  __device__ void add(const S* a, const S* b, int depth, int width) {
+  S sum[most_rows][packets][Bytes16::width] = {};
+
+  // Adds products for k < depth to the sums of those threads that have some of the first `height` rows.
+  __device__ void add(const S* a, const S* b, int depth, int height, int width) {
     // All threads take the same branch.
     if (width > tile_columns / 2) {
-      add_packets<transposed, packets>(a, b, depth);
+      add_packets<threads_across(tile_columns)>(a, b, depth, height);
     } else {
-      add_packets<transposed, packets / 2>(a, b, depth);
+      add_packets<threads_across(tile_columns / 2)>(a, b, depth, height);
     }
   }
 
   // f(row, column, sum) for each of the thread's sums.
   template <class F>
   __device__ void for_each(int height, int width, F f) const {
+    const int across = threads_across(width);
 #pragma unroll
-    for (int i = 0; i < rows; ++i) {
+    for (int i = 0; i < most_rows; ++i) {
+      if (i == rows(across)) break;
 #pragma unroll
       for (int j = 0; j < packets; ++j) {
 #pragma unroll
         for (int e = 0; e < Bytes16::width; ++e) {
-          const int row = threadIdx.y + i * tile_threads;
-          const int column = (threadIdx.x + j * tile_threads) * Bytes16::width + e;
+          const int row = thread() / across * rows(across) + i;
+          const int column = first_column(across) + column_after(across, j, e);
           if (row < height && column < width) f(row, column, sum[i][j][e]);
         }
       }
@@ -116,38 +125,53 @@ struct Products {
   }
 
  private:
-  template <bool transposed, int count>
-  __device__ void add_packets(const S* a, const S* b, int depth) {
+  __device__ static int first_column(int across) { return thread() % across * (transposed ? 1 : Bytes16::width); }
+  __device__ static constexpr int column_after(int across, int j, int e) {
+    return transposed ? (j * Bytes16::width + e) * across : j * across * Bytes16::width + e;
+  }
+
+  template <int across>
+  __device__ void add_packets(const S* a, const S* b, int depth, int height) {
+    const int row = thread() / across * rows(across);
+    if (row >= height) return;
+    a += transposed ? row : row * tile_stride<S>;
+    b += first_column(across);
     int k = 0;
-    for (; k + Bytes16::width <= depth; k += Bytes16::width) add_steps<transposed, count, Bytes16::width>(a, b, k);
-    for (; k < depth; ++k) add_steps<transposed, count, 1>(a, b, k);
+#pragma unroll 2
+    for (; k + Bytes16::width <= depth; k += Bytes16::width) add_steps<across, Bytes16::width>(a, b, k);
+#pragma unroll 1
+    for (; k < depth; ++k) add_steps<across, 1>(a, b, k);
   }
 
   // For `steps` of k, in their order.
-  template <bool transposed, int count, int steps>
+  template <int across, int steps>
   __device__ void add_steps(const S* a, const S* b, int k) {
-    Packet<S, steps> left[rows];
+    constexpr int height = rows(across);
+    constexpr int lefts = transposed ? steps : height;
+    using Left = Packet<S, transposed ? height : steps>;
+    Left left[lefts];
 #pragma unroll
-    for (int i = 0; i < rows; ++i) {
-      const int row = threadIdx.y + i * tile_threads;
-      if constexpr (transposed) {
-#pragma unroll
-        for (int s = 0; s < steps; ++s) left[i].element[s] = a[(k + s) * tile_stride<S> + row];
-      } else {
-        left[i] = *reinterpret_cast<const Packet<S, steps>*>(a + row * tile_stride<S> + k);
-      }
+    for (int i = 0; i < lefts; ++i) {
+      left[i] = *reinterpret_cast<const Left*>(a + (transposed ? (k + i) * tile_stride<S> : i * tile_stride<S> + k));
     }
 #pragma unroll
     for (int s = 0; s < steps; ++s) {
 #pragma unroll
-      for (int j = 0; j < count; ++j) {
-        const int column = (threadIdx.x + j * tile_threads) * Bytes16::width;
-        const Bytes16 right = *reinterpret_cast<const Bytes16*>(b + (k + s) * tile_stride<S> + column);
+      for (int j = 0; j < packets; ++j) {
+        const S* from = b + (k + s) * tile_stride<S>;
+        Bytes16 right;
+        if constexpr (transposed) {
 #pragma unroll
-        for (int i = 0; i < rows; ++i) {
+          for (int e = 0; e < Bytes16::width; ++e) right.element[e] = from[column_after(across, j, e)];
+        } else {
+          right = *reinterpret_cast<const Bytes16*>(from + column_after(across, j, 0));
+        }
+#pragma unroll
+        for (int i = 0; i < height; ++i) {
+          const S factor = transposed ? left[s].element[i] : left[i].element[s];
 #pragma unroll
           for (int e = 0; e < Bytes16::width; ++e) {
-            sum[i][j][e] = library::fma(left[i].element[s], right.element[e], sum[i][j][e]);
+            sum[i][j][e] = library::fma(factor, right.element[e], sum[i][j][e]);
           }
         }
       }
@@ -163,44 +187,63 @@ struct Panel {
   using S = Compute<Storage>;
 
   static constexpr int rows = 64 / sizeof(S);  // in shared memory
+  static constexpr int64_t bytes = rows * tile_stride<S> * sizeof(S);
   static constexpr int numbers = rows * tile_columns / block_threads;
 
   Storage number[numbers];
 
-  __device__ static int depth(int width) { return width > tile_columns / 2 ? rows : 2 * rows; }
+  __device__ static constexpr int depth(int width) { return width > tile_columns / 2 ? rows : 2 * rows; }
 
-  // Asks for a layer's panel; beyond the edges, for the last row or column once more.
+  // Asks for a layer's panel; beyond the edges, for a number once more.
   __device__ void ask(const Layer<Storage>& layer, int index) {
-    const int width = layer.template width<transposed>();
-    const int begin = index * depth(width);
-    for_each(width, [&](int e, int k, int c) {
-      k = least(begin + k, layer.template depth<transposed>() - 1);
-      c = least(c, width - 1);
-      number[e] = transposed ? layer.weight.at(c, k) : layer.weight.at(k, c);
-    });
+    const int deep = depth(layer.template width<transposed>());
+    const int begin = index * deep;
+    int row = weight_row(deep) + (transposed ? 0 : begin);
+    const int column = weight_column(deep) + (transposed ? begin : 0);
+    const Storage* from = &layer.weight.at(least(row, layer.out_features - 1), least(column, layer.in_features - 1));
+    const int64_t stride = step(deep) * layer.weight.row_stride;
+#pragma unroll
+    for (int e = 0; e < numbers; ++e) {
+      number[e] = *from;
+      row += step(deep);
+      from += row < layer.out_features ? stride : 0;
+    }
   }
 
   __device__ void bring(S* panel, int width) const {
-    for_each(width, [&](int e, int k, int c) {
-      panel[k % rows * tile_stride<S> + k / rows * (tile_columns / 2) + c] = widen(number[e]);
-    });
+    // All threads take the same branch.
+    if (width > tile_columns / 2) {
+      bring_rows<depth(tile_columns)>(panel);
+    } else {
+      bring_rows<depth(tile_columns / 2)>(panel);
+    }
   }
 
  private:
-  // f(e, row, column) for each number. Neighbouring threads have what lies beside each other in the weight.
-  template <class F>
-  __device__ static void for_each(int width, F f) {
-    const bool is_wide = width > tile_columns / 2;
-    const unsigned columns = is_wide ? tile_columns : tile_columns / 2;
+  // A thread has numbers of one column of the weight, so many rows from each other. Neighbouring threads have what lies
+  // beside each other in the weight; transposed, eight columns, so that a wave writes to all banks.
+  __device__ static constexpr int columns(int deep) { return transposed ? deep : rows * tile_columns / deep; }
+  __device__ static constexpr int step(int deep) { return block_threads / columns(deep); }
+
+  __device__ static int weight_row(int deep) {
+    return transposed ? thread() / 8 % 4 + thread() / 32 / (deep / 8) * 4 : thread() / columns(deep);
+  }
+  __device__ static int weight_column(int deep) {
+    return transposed ? thread() % 8 + thread() / 32 % (deep / 8) * 8 : thread() % columns(deep);
+  }
+
+  template <int deep>
+  __device__ void bring_rows(S* panel) const {
+    const int row = weight_row(deep), column = weight_column(deep);
+    S* const to = panel + (transposed ? place(column, row) : place(row, column));
 #pragma unroll
     for (int e = 0; e < numbers; ++e) {
-      const unsigned i = e * block_threads + thread();
-      if constexpr (transposed) {
-        f(e, is_wide ? i % rows : i % (2 * rows), is_wide ? i / rows : i / (2 * rows));
-      } else {
-        f(e, is_wide ? i / tile_columns : i / (tile_columns / 2), i % columns);
-      }
+      to[transposed ? place(0, e * step(deep)) : place(e * step(deep), 0)] = widen(number[e]);
     }
+  }
+
+  __device__ static constexpr int place(int row, int column) {
+    return row % rows * tile_stride<S> + row / rows * (tile_columns / 2) + column;
   }
 };
 
@@ -226,24 +269,26 @@ struct Tiles {
   using S = Compute<Storage>;
   using Panel = hip::Panel<Storage, transposed>;
 
-  static constexpr int64_t panel_bytes = Panel::rows * tile_stride<S> * sizeof(S);
+  // As many are in shared memory, and so many more on their way: while one is multiplied with, threads that are ahead
+  // bring the other.
+  static constexpr int panels = 2;
+  static constexpr int64_t panel_bytes = panels * Panel::bytes;
   static constexpr int64_t forward_bytes = tile_bytes<S> + panel_bytes + tile_columns * sizeof(S);
-  static constexpr int64_t backward_bytes = tile_bytes<S> + panel_bytes + tile_bytes<S>;
-  // Panels that are on their way. With two, the backward pass would spill registers on NVIDIA's GPUs.
-  static constexpr int ahead = transposed ? 2 : 1;
+  static constexpr int64_t backward_bytes = tile_bytes<S> + tile_bytes<S>;
+  static_assert(panel_bytes <= tile_bytes<S>, "backward, panels take the place of what is below");
 
   S* values;  // of a layer, or their gradients; a thread changes those that belong to it
   S* panel;
-  S* below;  // what the layer got, in the backward pass
+  S* below;  // what the layer got, in the backward pass: in the panels' place
   S* added;  // its bias, in the forward pass
-  Panel next[ahead];
+  Panel next[panels];
   Bias<Storage> bias;
 
   __device__ explicit Tiles(void* memory)
       : values(static_cast<S*>(memory)),
         panel(values + tile_bytes<S> / sizeof(S)),
-        below(panel + panel_bytes / sizeof(S)),
-        added(below) {}
+        below(panel),
+        added(panel + panel_bytes / sizeof(S)) {}
 
   // The values become the operand of products. There must be a barrier before `add_rows`.
   __device__ void make_operand(int, int) const {}
@@ -251,14 +296,14 @@ struct Tiles {
   // below(row, column) = f(row, column)
   template <class F>
   __device__ void set_below(int rows, int width, F f) const {
-    copy_elements<2, 2>(rows, width, f, [&](int r, int c, Storage x) { below[r * tile_stride<S> + c] = widen(x); });
+    copy_elements<2, 4>(rows, width, f, [&](int r, int c, Storage x) { below[r * tile_stride<S> + c] = widen(x); });
   }
 
   // Asks for the weight and bias of the first layer that `multiply` is called for.
   __device__ void ask(const Layer<Storage>& layer) {
     bias.ask(layer);
 #pragma unroll
-    for (int p = 0; p < ahead; ++p) next[p].ask(layer, p);
+    for (int p = 0; p < panels; ++p) next[p].ask(layer, p);
   }
 
   // values = operand * weight, or its transpose and the bias, of layer i, and asks for those of `then`, which comes
@@ -268,27 +313,33 @@ struct Tiles {
     const int depth = layer.template depth<transposed>();
     const int width = layer.template width<transposed>();
     const int step = Panel::depth(width);
-    const int panels = (depth + step - 1) / step;
-    if constexpr (transposed) bias.bring(layer, added);
-    Products<S> products;
+    const int count = (depth + step - 1) / step;
+    if constexpr (transposed) {
+      bias.bring(layer, added);
+    } else {
+      sync_shared();  // what is below is not needed any more
+    }
+    Products<S, /*transposed=*/false> products;
 #pragma unroll 1
-    for (int first = 0; first < panels; first += ahead) {
+    for (int first = 0; first < count; first += panels) {
 #pragma unroll
-      for (int p = 0; p < ahead; ++p) {
+      for (int p = 0; p < panels; ++p) {
         const int index = first + p;
-        next[p].bring(panel, width);
+        S* const part = panel + p * (Panel::bytes / sizeof(S));
+        next[p].bring(part, width);
         sync_shared();
-        const bool is_last = index + ahead >= panels;
-        if (!is_last || then != i) next[p].ask(layers.of[is_last ? then : i], is_last ? p : index + ahead);
+        const bool is_last = index + panels >= count;
+        if (!is_last || then != i) next[p].ask(layers.of[is_last ? then : i], is_last ? p : index + panels);
         const int begin = index * step;
         const int size = least(depth - begin, step);
+#pragma unroll 1
         for (int k = 0; k < size; k += Panel::rows) {
-          const S* half = panel + k / Panel::rows * (tile_columns / 2);
-          products.template add</*transposed=*/false>(values + begin + k, half, least(size - k, Panel::rows), width);
+          const S* half = part + k / Panel::rows * (tile_columns / 2);
+          products.add(values + begin + k, half, least(size - k, Panel::rows), rows, width);
         }
-        sync_shared();
       }
     }
+    sync_shared();
     if constexpr (transposed) bias.ask(layers.of[then]);
     products.for_each(rows, width,
                       [&](int r, int c, S sum) { values[r * tile_stride<S> + c] = transposed ? sum + added[c] : sum; });
@@ -299,8 +350,8 @@ struct Tiles {
   template <class F>
   __device__ void add_rows(int rows, int height, int width, F f) const {
     for (int begin = 0; begin < height; begin += tile_rows<S>) {
-      Products<S> products;
-      products.template add</*transposed=*/true>(values + begin, below, rows, width);
+      Products<S, /*transposed=*/true> products;
+      products.add(values + begin, below, rows, height - begin, width);
       products.for_each(height - begin, width, [&](int r, int c, S sum) { f(begin + r, c, sum); });
     }
   }
