@@ -140,8 +140,8 @@ class Kernel:
 def most_other_loads(in_packets: re.Match[str]) -> int:
     """How many a kernel may have of an operand besides that of 16 bytes: where the operand is elsewhere in memory.
 
-    One of an element for a whole packet, and one of each of its elements. The elementwise kernels, which have rows of any
-    length, have one for what is left of a row, too, and that for one row of packets no other.
+    One of an element for a whole packet, and one of each of its elements. The elementwise kernels, which have rows of
+    any length, have one for what is left of a row, too, and that for one row of packets no other.
     """
     if in_packets["row"]:
         return 1

@@ -49,8 +49,8 @@ struct Operand {
 
   template <int width>
   __device__ Packet<Storage, width>& packet(int64_t row, int64_t column) const {
-    if (width > 1 && column_stride != 1) __builtin_unreachable();  // has_packets
-    return reinterpret_cast<Packet<Storage, width>&>(at(row, column));
+    Storage& first = width == 1 ? at(row, column) : data[row * row_stride + column];
+    return reinterpret_cast<Packet<Storage, width>&>(first);
   }
 };
 
@@ -194,23 +194,24 @@ __device__ void transform_piece(Formula formula, const Operands<Storage, inputs,
 template <class Storage>
 inline constexpr int least_blocks = sizeof(Storage) == 8 ? 2 : 0;
 
-// A thread takes one of the first `pieces` pieces of a row, or one element of what is left of it.
+// A thread takes one of the first `pieces` pieces of a row, or one element of what is left of it. Less than 2^32
+// threads have a row (most_threads_x).
 template <class Storage, int inputs, int outputs, class Formula>
 __global__ void __launch_bounds__(block_threads, least_blocks<Storage>)
     transform(Formula formula, Operands<Storage, inputs> input, Operands<Storage, outputs> output, int64_t rows,
-              int64_t columns, int64_t pieces) {
+              int64_t columns, uint32_t pieces) {
   constexpr int width = packet_width<Storage>;
   const int64_t row = (int64_t{blockIdx.z} * gridDim.y + blockIdx.y) * blockDim.y + threadIdx.y;
-  const int64_t place = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const uint32_t place = blockIdx.x * blockDim.x + threadIdx.x;
   if (row >= rows) return;
   if (place < pieces) {
-    transform_piece<width>(formula, input, output, row, place * width);
-  } else if (const int64_t column = place + pieces * (width - 1); column < columns) {
+    transform_piece<width>(formula, input, output, row, int64_t{place} * width);
+  } else if (const int64_t column = int64_t{pieces} * (width - 1) + place; column < columns) {
     transform_piece<1>(formula, input, output, row, column);
   }
 }
 
-// The same for one row of packets. There are less than 2^32 threads (most_threads_x).
+// The same for one row of packets.
 template <class Storage, int inputs, int outputs, class Formula>
 __global__ void __launch_bounds__(block_threads, least_blocks<Storage>)
     transform_row(Formula formula, Operands<Storage, inputs, PacketRow> input,
@@ -272,7 +273,8 @@ Error launch_transform(const Call& call, Formula formula, const Matrix (&in)[inp
     const int64_t layers = divide_up(row_blocks, most_blocks_y);
     const dim3 grid(divide_up(threads, block.x), divide_up(row_blocks, layers), layers);
     return launch(transform<Storage, inputs, outputs, Formula>, grid, block, 0, call.stream, formula,
-                  input.from_column(first), output.from_column(first), call.rows, columns, pieces);
+                  input.from_column(first), output.from_column(first), call.rows, columns,
+                  static_cast<uint32_t>(pieces));
   });
 }
 
