@@ -111,10 +111,11 @@ only_ends = pytest.mark.skipif(
     ("sizes", "stride", "offset"),
     [
         ((1, 2**31 + 2048), (2**31 + 2048, 1), 0),
+        ((2, 2**31 + 2048), (2**31 + 4096, 1), 0),
         ((257 * 65535 * 128, 2), (3, 1), 0),
         ((1, 2**32 + 2048), (2**32 + 2048, 1), 1),
     ],
-    ids=["columns", "rows", "columns-past-a-grid"],
+    ids=["columns", "columns-of-two", "rows", "columns-past-a-grid"],
 )
 def test_ends(sizes, stride, offset, device):
     """The first and the last of more than 2**31 columns, or rows, or than a grid has threads.

@@ -51,7 +51,7 @@ def launches(runtime):
     for line in runtime.stand_in_launches().decode().splitlines():
         name, *numbers = line.split()
         numbers = [int(number) for number in numbers]
-        (kernel,) = re.findall(r"\d(transform|forward|backward|add_blocks)I", name)
+        (kernel,) = re.findall(r"\d(transform|transform_row|forward|backward|add_blocks)I", name)
         result.append(Launch(name, kernel, tuple(numbers[:3]), tuple(numbers[3:6]), *numbers[6:]))
     return result
 
@@ -96,16 +96,16 @@ def rows_backward(device):
 
 # Calls of ops on a device, and what they launch.
 CALLS = {
-    "activation": (lambda d: ops.gelu(matrix(9, 7, d)), ["transform"]),
-    "in place": (lambda d: ops.gelu_(matrix(9, 7, d)), ["transform"]),
+    "activation": (lambda d: ops.gelu(matrix(9, 7, d)), ["transform_row"]),
+    "in place": (lambda d: ops.gelu_(matrix(9, 7, d)), ["transform_row"]),
     "activation_backward": (
         lambda d: ops.activation_backward(matrix(9, 7, d), matrix(9, 7, d), "gelu"),
-        ["transform"],
+        ["transform_row"],
     ),
     "bias_act": (lambda d: ops.bias_act(matrix(9, 7, d), torch.empty(7, device=d), "gelu"), ["transform"]),
     "bias_act_backward": (bias_backward, ["backward", "add_blocks"]),
     "few rows": (lambda d: bias_backward(d, rows=9), ["backward"]),
-    "act_mul": (lambda d: ops.act_mul(matrix(9, 7, d), matrix(9, 7, d), "gelu"), ["transform"]),
+    "act_mul": (lambda d: ops.act_mul(matrix(9, 7, d), matrix(9, 7, d), "gelu"), ["transform_row"]),
     "gated_act": (lambda d: ops.gated_act(matrix(9, 8, d), "gelu"), ["transform"]),
     "gated_act_backward": (
         lambda d: ops.gated_act_backward(matrix(9, 4, d), matrix(9, 8, d), "gelu", [], False),
@@ -201,7 +201,7 @@ def test_last_step_of_a_product(runtime):
     for index in (0, 1):
         device = f"hostmem:{index}"
         x, weight, bias = (torch.randn(size, dtype=torch.float64).to(device) for size in ((9, 130), (140, 130), (140,)))
-        for kernels in (["transform", "transform"], ["transform"]):
+        for kernels in (["transform_row", "transform"], ["transform"]):
             ops.linear_act(x, weight, bias, "relu")
             launched = launches(runtime)
             assert [launch.kernel for launch in launched] == kernels

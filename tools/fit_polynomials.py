@@ -1,6 +1,6 @@
 """Fits the polynomials of src/backends/cpu/kernels/math.h and math_float64.cpp and prints their coefficients.
 
-src/backends/hip/kernels/number.h has two of them for 16-bit results.
+src/backends/hip/kernels/number.h has those for 16-bit results.
 
 float32: each, and the rational function, is the one of least maximum relative error on Chebyshev nodes (iteratively
 reweighted least squares), its coefficients rounded one after another from the lowest on, with the rest fitted again.
@@ -178,6 +178,9 @@ def main() -> None:
     def near(x: mp.mpf) -> bool:
         return abs(x) < mp.mpf(10) ** -6
 
+    def tanh_rest(s: mp.mpf) -> mp.mpf:
+        return mp.mpf(1) / 3 - 2 * s / 15 if near(s) else (mp.sqrt(s) - mp.tanh(mp.sqrt(s))) / s ** mp.mpf(1.5)
+
     targets = {
         # expm1(r) = r + r^2 q(r)
         "expm1": (
@@ -203,12 +206,26 @@ def main() -> None:
             (0.0, 1.0, 8),
             lambda x: mp.mpf(0) if near(x) else abs(x**2 / mp.log1p(x)),
         ),
-        # log1p(x) = x q(x) for x from 0 to 1: on GPUs, for results of 16 bits
+        # on GPUs, for results of 16 bits: log1p(x) = x q(x) for x from 0 to 1
         "log1p_ratio": (
             lambda x: 1 - x / 2 if near(x) else mp.log1p(x) / x,
-            (0.0, 1.0, 8),
+            (0.0, 1.0, 6),
             lambda x: mp.mpf(1) if near(x) else x / mp.log1p(x),
         ),
+        # expm1(x) = x q(x) for |x| <= 0.2
+        "expm1_ratio": (
+            lambda x: 1 + x / 2 if near(x) else mp.expm1(x) / x,
+            (-0.2, 0.2, 3),
+            lambda x: mp.mpf(1) if near(x) else x / mp.expm1(x),
+        ),
+        # tanh(x) = x q(x^2) for |x| <= 0.3
+        "tanh_ratio": (
+            lambda s: 1 - s / 3 if near(s) else mp.tanh(mp.sqrt(s)) / mp.sqrt(s),
+            (0.0, 0.09, 2),
+            lambda s: mp.mpf(1) if near(s) else mp.sqrt(s) / mp.tanh(mp.sqrt(s)),
+        ),
+        # x - tanh(x) = x^3 q(x^2) for |x| <= 0.6
+        "tanh_remainder": (tanh_rest, (0.0, 0.36, 3), lambda s: 1 / tanh_rest(s)),
         # log(1 + exp(z)) = z/2 + ln 2 + z^2 q(z^2) for |z| <= 1
         "log1p_exp": (
             lambda s: mp.mpf(1) / 8 - s / 192 if near(s) else mp.log(mp.cosh(mp.sqrt(s) / 2)) / s,
@@ -216,11 +233,7 @@ def main() -> None:
             lambda s: s / mp.log(2),
         ),
         # x - tanh(x) = x^3 q(x^2) for |x| <= 0.7
-        "tanhshrink": (
-            lambda s: mp.mpf(1) / 3 - 2 * s / 15 if near(s) else (mp.sqrt(s) - mp.tanh(mp.sqrt(s))) / s ** mp.mpf(1.5),
-            (0.0, 0.49, 5),
-            lambda s: mp.mpf(3) if near(s) else s ** mp.mpf(1.5) / (mp.sqrt(s) - mp.tanh(mp.sqrt(s))),
-        ),
+        "tanhshrink": (tanh_rest, (0.0, 0.49, 5), lambda s: 1 / tanh_rest(s)),
         # erf(x) = x + x q(x^2) for |x| <= 1
         "erf_near": (
             lambda s: 2 / mp.sqrt(mp.pi) - 1 if near(s) else mp.erf(mp.sqrt(s)) / mp.sqrt(s) - 1,
@@ -239,12 +252,12 @@ def main() -> None:
         print(f"{name} on [{low:.6g}, {high:.6g}], relative error {error / 2**-24:.3f} * 2^-24:")
         print("   ", ", ".join(f"{c:.9e}f" for c in coefficients))
 
-    # Phi(-a) = 2^(-b^2) p(b) / q(b) with b = a sqrt(log2(e) / 2)
+    # Phi(-a) = 2^(-2 b^2) p(b) / q(b) with b = a sqrt(log2(e)) / 2
     def mills(b: mp.mpf) -> mp.mpf:
-        return mp.erfc(b * mp.sqrt(mp.log(2))) / 2 * mp.mpf(2) ** (b**2)
+        return mp.erfc(b * mp.sqrt(2 * mp.log(2))) / 2 * mp.mpf(4) ** (b**2)
 
-    p, q, error = fit_ratio(mills, 12.3, 4, 5)
-    print(f"normal on [0, 12.3], relative error {error / 2**-24:.3f} * 2^-24:")
+    p, q, error = fit_ratio(mills, 8.7, 4, 5)
+    print(f"normal on [0, 8.7], relative error {error / 2**-24:.3f} * 2^-24:")
     print("   ", ", ".join(f"{c:.9e}f" for c in p))
     print("   ", ", ".join(f"{c:.9e}f" for c in q))
     print_float64()

@@ -62,6 +62,18 @@ FASTOPS_HOST_DEVICE T exp2(T x) {
   return exp(x * S(0.69314718055994530942));
 }
 
+// a / (exp(b) + 1) and a / (2^b + 1)
+template <class T>
+FASTOPS_HOST_DEVICE T quotient_by_exp(T a, T b) {
+  using S = ScalarOf<T>;
+  return quotient(a, exp(b) + S(1));
+}
+template <class T>
+FASTOPS_HOST_DEVICE T quotient_by_exp2(T a, T b) {
+  using S = ScalarOf<T>;
+  return quotient(a, exp2(b) + S(1));
+}
+
 // exp(-|x|), which does not overflow. As a choice between x and -x it has derivatives at 0 that fit those of its users.
 template <class T>
 FASTOPS_HOST_DEVICE T decay(T x) {

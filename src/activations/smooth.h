@@ -91,7 +91,7 @@ struct GELUTanh : ActivationBase {
   FASTOPS_HOST_DEVICE static T value(T x, Params<S>) {
     const S minus_log2_e = S(-1.44269504088896340736);
     const T exponent = multiply_add(x * x, cubic<S>() * minus_log2_e, linear<S>() * minus_log2_e) * x;
-    return quotient(x, exp2(exponent) + S(1));
+    return quotient_by_exp2(x, exponent);
   }
   template <class T, class G, class S>
   FASTOPS_HOST_DEVICE static T gradient(G g, T x, Params<S>) {
@@ -127,7 +127,7 @@ struct GELUTanh : ActivationBase {
 struct QuickGELU : ActivationBase {
   template <class T, class S>
   FASTOPS_HOST_DEVICE static T value(T x, Params<S>) {
-    return quotient(x, exp2(x * S(-1.702 * 1.44269504088896340736)) + S(1));
+    return quotient_by_exp2(x, x * S(-1.702 * 1.44269504088896340736));
   }
   template <class T, class G, class S>
   FASTOPS_HOST_DEVICE static T gradient(G g, T x, Params<S>) {
@@ -149,7 +149,7 @@ struct QuickGELU : ActivationBase {
 struct SiLU : ActivationBase {
   template <class T, class S>
   FASTOPS_HOST_DEVICE static T value(T x, Params<S>) {
-    return quotient(x, exp(-x) + S(1));
+    return quotient_by_exp(x, -x);
   }
   template <class T, class G, class S>
   FASTOPS_HOST_DEVICE static T gradient(G g, T x, Params<S>) {
@@ -205,7 +205,7 @@ struct Softplus : ActivationBase {
 struct Sigmoid : OutputActivation {
   template <class T, class S>
   FASTOPS_HOST_DEVICE static T value(T x, Params<S>) {
-    return quotient(T(S(1)), exp(-x) + S(1));
+    return quotient_by_exp(T(S(1)), -x);
   }
   template <class T, class G, class S>
   FASTOPS_HOST_DEVICE static T gradient(G g, T x, Params<S>) {

@@ -36,7 +36,9 @@ FEW = ["-include", str(ROOT / "src/backends/hip/emulator/few_activations.h")]
 
 # Kernels that work in packets of 16 bytes: by their names, with the type that is stored and the number of operands that
 # they write where it is not one.
-IN_PACKETS = re.compile(r"::transform<(?P<transformed>[^,]+), \d, (?P<outputs>\d)|::backward<[248], (?P<summed>[^,]+),")
+IN_PACKETS = re.compile(
+    r"::transform(?P<row>_row)?<(?P<transformed>[^,]+), \d, (?P<outputs>\d)|::backward<[248], (?P<summed>[^,]+),"
+)
 
 # Kernels with products of 16-bit types.
 WITH_PRODUCTS = re.compile(r"::(forward|backward)<fastops::hip::b?float16>\(")
@@ -138,9 +140,11 @@ class Kernel:
 def most_other_loads(in_packets: re.Match[str]) -> int:
     """How many a kernel may have of an operand besides that of 16 bytes: where the operand is elsewhere in memory.
 
-    One of an element for a whole packet, and one of each of its elements. The elementwise kernel, which has rows of any
-    length, has one for what is left of a row, too.
+    One of an element for a whole packet, and one of each of its elements. The elementwise kernels, which have rows of
+    any length, have one for what is left of a row, too, and that for one row of packets no other.
     """
+    if in_packets["row"]:
+        return 1
     transformed = in_packets["transformed"]
     storage = transformed or in_packets["summed"]
     width = 16 // {"double": 8, "float": 4}.get(storage, 2)

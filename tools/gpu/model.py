@@ -295,7 +295,7 @@ def counted(arch: str, path: Path = KERNELS) -> Counts:
     found: Counts = {}
     if not path.exists():
         return found
-    pattern = re.compile(r"::transform<(?:fastops::hip::)?(\w+), 1, 1, .*?activations::(\w+),")
+    pattern = re.compile(r"::transform_row<(?:fastops::hip::)?(\w+), 1, 1, .*?activations::(\w+),")
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
             if row["gpu"] == arch and row["source"] == "activation" and (match := pattern.search(row["kernel"])):

@@ -13,6 +13,7 @@
 #include "backends/hip/emulator/emulator.h"
 #endif
 
+#include <cmath>
 #include <cstdint>
 
 #include "activations/scalar_of.h"
@@ -136,14 +137,28 @@ __device__ S of_other_lane(S value, int bit) {
 #endif
 }
 
-// a / b for b from 1 to 1e30, to 2 or 3 units in the last place.
-FASTOPS_HOST_DEVICE inline float fast_quotient(float a, float b) {
+// 1 / b and 2^x by the GPU's instructions for them, to 2 or 3 units in the last place. Numbers below 2^-126, given or
+// resulting, may be 0.
+FASTOPS_HOST_DEVICE inline float fast_reciprocal(float b) {
 #if defined(__HIP_DEVICE_COMPILE__)
-  return a * __builtin_amdgcn_rcpf(b);
+  return __builtin_amdgcn_rcpf(b);
 #elif defined(__CUDA_ARCH__)
-  return __fdividef(a, b);
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(b));
+  return result;
 #else
-  return a / b;
+  return 1.0f / b;
+#endif
+}
+FASTOPS_HOST_DEVICE inline float fast_exp2(float x) {
+#if defined(__HIP_DEVICE_COMPILE__)
+  return __builtin_amdgcn_exp2f(x);
+#elif defined(__CUDA_ARCH__)
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+#else
+  return ::exp2f(x);
 #endif
 }
 

@@ -56,13 +56,19 @@ struct Number {
   FASTOPS_HOST_DEVICE friend bool operator>(Number a, Number b) { return a.v > b.v; }
   FASTOPS_HOST_DEVICE friend bool operator>=(Number a, Number b) { return a.v >= b.v; }
   FASTOPS_HOST_DEVICE friend Number select(bool mask, Number a, Number b) { return mask ? a : b; }
-
-  FASTOPS_HOST_DEVICE friend Number exp(Number a) { return library::exp(a.v); }
-  FASTOPS_HOST_DEVICE friend Number expm1(Number a) { return library::expm1(a.v); }
-  FASTOPS_HOST_DEVICE friend Number log1p(Number a) { return library::log1p(a.v); }
-  FASTOPS_HOST_DEVICE friend Number tanh(Number a) { return library::tanh(a.v); }
-  FASTOPS_HOST_DEVICE friend Number erf(Number a) { return library::erf(a.v); }
 };
+
+#define FASTOPS_NUMBER_FUNCTION(name)                                       \
+  template <class S, bool in_16_bits>                                       \
+  FASTOPS_HOST_DEVICE Number<S, in_16_bits> name(Number<S, in_16_bits> a) { \
+    return library::name(a.v);                                              \
+  }
+FASTOPS_NUMBER_FUNCTION(exp)
+FASTOPS_NUMBER_FUNCTION(expm1)
+FASTOPS_NUMBER_FUNCTION(log1p)
+FASTOPS_NUMBER_FUNCTION(tanh)
+FASTOPS_NUMBER_FUNCTION(erf)
+#undef FASTOPS_NUMBER_FUNCTION
 
 // ---- what is more exact or faster here than the definitions in activations/functions.h ----
 
@@ -88,28 +94,86 @@ FASTOPS_HOST_DEVICE inline float polynomial(float x, float first, Coefficients..
   }
 }
 
-// For a = |x|, Phi(-a) = 2^(-b^2) R(b) with b = a sqrt(log2(e) / 2), where R, the Mills ratio over sqrt(2 pi), is a
+// For those below, half a unit in the last place of float16 is 2.4e-4 of a result or more, and of bfloat16 2e-3.
+
+// sqrt(exp(x)), which is neither too large nor too small for the GPU's instruction where its square is a float. The
+// rounding of the exponent is magnified by it: relative error of the square below 6e-7 + 8e-8 |x|.
+FASTOPS_HOST_DEVICE inline float root_of_exp(float x) { return fast_exp2(x * 0.72134752044448170368f); }
+
+FASTOPS_HOST_DEVICE inline Number16 exp(Number16 x) {
+  const float root = root_of_exp(x.v);
+  return root * root;
+}
+
+// Near 0 x q(x), with a relative error of 2e-6; elsewhere the difference has one of 4e-6 at most
+// (tools/fit_polynomials.py, expm1_ratio).
+FASTOPS_HOST_DEVICE inline Number16 expm1(Number16 x) {
+  const float root = root_of_exp(x.v);
+  const float near = polynomial(x.v, 9.999983311e-01f, 5.000013709e-01f, 1.670001894e-01f, 4.166721180e-02f) * x.v;
+  return ::fabsf(x.v) < 0.2f ? near : library::fma(root, root, -1.0f);
+}
+
+// What tanh(a) lacks to 1: 2 / (exp(2 a) + 1).
+FASTOPS_HOST_DEVICE inline float tanh_complement(float a) {
+  return 2.0f * fast_reciprocal(fast_exp2(a * 2.88539008177792681472f) + 1.0f);
+}
+
+// Near 0 x q(x^2), with a relative error of 2e-6, as elsewhere (tools/fit_polynomials.py, tanh_ratio).
+FASTOPS_HOST_DEVICE inline Number16 tanh(Number16 x) {
+  const float a = ::fabsf(x.v);
+  const float near = polynomial(a * a, 9.999988675e-01f, -3.331014812e-01f, 1.263506711e-01f) * a;
+  return ::copysignf(a < 0.3f ? near : 1.0f - tanh_complement(a), x.v);
+}
+
+// Near 0 x^3 q(x^2), with a relative error of 3e-6; elsewhere one of 5e-6 at most (tools/fit_polynomials.py,
+// tanh_remainder). A zero is +0.
+FASTOPS_HOST_DEVICE inline Number16 tanh_remainder(Number16 x) {
+  const float a = ::fabsf(x.v);
+  const float s = a * a;
+  const float q = polynomial(s, 3.333324492e-01f, -1.332545727e-01f, 5.284778401e-02f, -1.657783799e-02f);
+  return ::copysignf(a < 0.6f ? a * s * q : (a - 1.0f) + tanh_complement(a), x.v) + 0.0f;
+}
+
+FASTOPS_HOST_DEVICE inline Number16 reciprocal(Number16 b) { return fast_reciprocal(b.v); }
+FASTOPS_HOST_DEVICE inline Number16 quotient_by_sum(Number16 a, float b) { return a.v * fast_reciprocal(a.v + b); }
+FASTOPS_HOST_DEVICE inline Number16 quotient_by_number(Number16 a, float b) { return a.v * (1.0f / b); }
+
+// a / (2^(e + 64) + 1): both sides of the quotient are scaled down, so that the reciprocal is a float that the GPU's
+// instruction gives until the quotient is none.
+FASTOPS_HOST_DEVICE inline Number16 quotient_by_scaled_exp2(float a, float e) {
+  constexpr float scale = 0x1p-64f;
+  return fast_reciprocal(fast_exp2(e) + scale) * scale * a;
+}
+
+FASTOPS_HOST_DEVICE inline Number16 quotient_by_exp2(Number16 a, Number16 b) {
+  return quotient_by_scaled_exp2(a.v, b.v - 64.0f);
+}
+FASTOPS_HOST_DEVICE inline Number16 quotient_by_exp(Number16 a, Number16 b) {
+  return quotient_by_scaled_exp2(a.v, library::fma(b.v, 1.44269504088896340736f, -64.0f));
+}
+
+// For a = |x|, Phi(-a) = 2^(-2 b^2) R(b) with b = a sqrt(log2(e)) / 2, where R, the Mills ratio over sqrt(2 pi), is a
 // rational function (tools/fit_polynomials.py, normal). The rounding of b and of its square is magnified by 3 b^2:
-// relative error below 5e-7 up to a = 2, 3e-6 up to 5.4, where float16 ends, half of whose unit in the last place is
-// 2.4e-4, and 2e-5 up to 13, where bfloat16 ends, half of whose unit is 2e-3.
+// relative error below 3e-6 up to a = 5.4, where float16 ends, and 2e-5 up to 13, where bfloat16 ends.
 FASTOPS_HOST_DEVICE inline activations::Normal<Number16> normal(Number16 x) {
-  const float b = ::fminf(::fabsf(x.v) * 0.8493218003f, 12.3f);  // both are 0 from there on
-  const float power = ::exp2f(-b * b);
+  const float b = ::fminf(::fabsf(x.v) * 0.60056120439f, 8.7f);  // both are 0 from there on
+  const float root = fast_exp2(-b * b);
+  const float power = root * root;
   const float p =
-      polynomial(b, 5.000000000e-01f, 5.151862502e-01f, 2.532447278e-01f, 6.601040065e-02f, 7.853914052e-03f);
+      polynomial(b, 5.000000000e-01f, 7.285978794e-01f, 5.064350367e-01f, 1.866402626e-01f, 3.138323873e-02f);
   const float q =
-      polynomial(b, 1.0f, 1.969810128e+00f, 1.663849711e+00f, 7.638787031e-01f, 1.948311925e-01f, 2.317920513e-02f);
-  const float tail = fast_quotient(power * p, q);
+      polynomial(b, 1.0f, 2.785761118e+00f, 3.327630043e+00f, 2.160306692e+00f, 7.790511250e-01f, 1.309861243e-01f);
+  const float tail = power * (p * fast_reciprocal(q));
   return {x.v > 0.0f ? 1.0f - tail : tail, power * 0.39894228040143267794f};
 }
 
-// max(x, 0) + log1p(e), e = exp(-|x|), with log1p(e) = e q(e): q has a relative error of 6e-8, and the whole, which
-// does not cancel, below 4e-7 (tools/fit_polynomials.py, log1p_ratio).
+// max(x, 0) + log1p(e), e = exp(-|x|), with log1p(e) = e q(e): q has a relative error of 2e-6, and the whole, which
+// does not cancel, of 3e-6 up to |x| = 10 (tools/fit_polynomials.py, log1p_ratio).
 FASTOPS_HOST_DEVICE inline Number16 log1p_exp(Number16 x) {
-  const float e = ::expf(-::fabsf(x.v));
-  const float q =
-      polynomial(e, 9.999999404e-01f, -4.999910295e-01f, 3.331052363e-01f, -2.477151453e-01f, 1.881482601e-01f,
-                 -1.302175522e-01f, 7.042551786e-02f, -2.458160557e-02f, 3.973518033e-03f);
+  const float root = root_of_exp(-::fabsf(x.v));
+  const float e = root * root;
+  const float q = polynomial(e, 9.999987483e-01f, -4.998701215e-01f, 3.310981691e-01f, -2.350510955e-01f,
+                             1.492445171e-01f, -6.641819328e-02f, 1.414603647e-02f);
   return library::fma(e, q, x.v < 0.0f ? 0.0f : x.v);
 }
 

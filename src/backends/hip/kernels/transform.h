@@ -1,10 +1,11 @@
-// The elementwise kernels: one template for all of them, and what they share with the others.
+// The elementwise kernels: two templates for all of them, and what they share with the others.
 //
 // A thread takes a piece of a row: as many elements as 16 bytes are. Each operand has its own way to them, the same for
 // all threads: in one access where rows are contiguous and aligned, one element for all where they are the same, else
 // one after another. Where no operand has 16 bytes at once, a thread takes one element: its neighbours then have the
-// next ones. The arithmetic is the same (the compilers are told to fuse no products and sums of themselves), so a
-// result never depends on its place in memory.
+// next ones. Where all operands are one row that is contiguous and aligned, as they mostly are, there is a kernel that
+// has but this way to them. The arithmetic is the same (the compilers are told to fuse no products and sums of
+// themselves), so a result never depends on its place in memory.
 #pragma once
 
 #include <algorithm>
@@ -48,7 +49,8 @@ struct Operand {
 
   template <int width>
   __device__ Packet<Storage, width>& packet(int64_t row, int64_t column) const {
-    return reinterpret_cast<Packet<Storage, width>&>(at(row, column));
+    Storage& first = width == 1 ? at(row, column) : data[row * row_stride + column];
+    return reinterpret_cast<Packet<Storage, width>&>(first);
   }
 };
 
@@ -125,22 +127,50 @@ struct Pieces : Operand<Storage> {
   }
 };
 
-template <class Storage, int count>
+// A row of aligned packets, and what is left of it.
+template <class Storage>
+struct PacketRow {
+  Storage* data;
+
+  PacketRow() = default;
+  PacketRow(const Pieces<Storage>& pieces) : data(pieces.data) {}
+
+  __device__ Storage& at(int64_t, int64_t column) const { return data[column]; }
+
+  template <int width>
+  __device__ void load_packet(Piece<Storage, width>& piece, int64_t row, int64_t column) const {
+    piece = bit_cast<Piece<Storage, width>>(reinterpret_cast<const Packet<Storage, width>&>(at(row, column)));
+  }
+  template <int width>
+  __device__ void load_others(Piece<Storage, width>&, int64_t, int64_t) const {}
+  template <int width>
+  __device__ void store(const Piece<Storage, width>& piece, int64_t row, int64_t column) const {
+    reinterpret_cast<Packet<Storage, width>&>(at(row, column)) = bit_cast<Packet<Storage, width>>(piece);
+  }
+};
+
+template <class Storage, int count, template <class> class Operand = Pieces>
 struct Operands {
-  Pieces<Storage> of[count];
+  Operand<Storage> of[count];
+
+  Operands() = default;
+  template <template <class> class Other>
+  Operands(const Operands<Storage, count, Other>& others) {
+    for (int i = 0; i < count; ++i) of[i] = others.of[i];
+  }
 
   Operands from_column(int64_t column) const {
     Operands result = *this;
-    for (Pieces<Storage>& operand : result.of) operand.move(column);
+    for (Operand<Storage>& operand : result.of) operand.move(column);
     return result;
   }
 };
 
 // formula(in, out) for each element of a piece: `in` has its number of each input, `out` gets that of each output;
-// outputs without data are not stored. Inputs may be outputs.
-template <int width, class Storage, int inputs, int outputs, class Formula>
-__device__ void transform_piece(Formula formula, const Operands<Storage, inputs>& input,
-                                const Operands<Storage, outputs>& output, int64_t row, int64_t column) {
+// outputs without data are not stored, but where there is one alone it has data. Inputs may be outputs.
+template <int width, class Storage, int inputs, int outputs, template <class> class Operand, class Formula>
+__device__ void transform_piece(Formula formula, const Operands<Storage, inputs, Operand>& input,
+                                const Operands<Storage, outputs, Operand>& output, int64_t row, int64_t column) {
   using N = NumberOf<Storage>;
   Piece<Storage, width> in[inputs];
   Piece<Storage, width> out[outputs];
@@ -155,7 +185,7 @@ __device__ void transform_piece(Formula formula, const Operands<Storage, inputs>
     for (int i = 0; i < outputs; ++i) out[i].set(k, narrow<Storage>(y[i].v));
   }
   for (int i = 0; i < outputs; ++i) {
-    if (output.of[i].data) output.of[i].store(out[i], row, column);
+    if (outputs == 1 || output.of[i].data) output.of[i].store(out[i], row, column);
   }
 }
 
@@ -164,19 +194,34 @@ __device__ void transform_piece(Formula formula, const Operands<Storage, inputs>
 template <class Storage>
 inline constexpr int least_blocks = sizeof(Storage) == 8 ? 2 : 0;
 
-// A thread takes one of the first `pieces` pieces of a row, or one element of what is left of it.
+// A thread takes one of the first `pieces` pieces of a row, or one element of what is left of it. Less than 2^32
+// threads have a row (most_threads_x).
 template <class Storage, int inputs, int outputs, class Formula>
 __global__ void __launch_bounds__(block_threads, least_blocks<Storage>)
     transform(Formula formula, Operands<Storage, inputs> input, Operands<Storage, outputs> output, int64_t rows,
-              int64_t columns, int64_t pieces) {
+              int64_t columns, uint32_t pieces) {
   constexpr int width = packet_width<Storage>;
   const int64_t row = (int64_t{blockIdx.z} * gridDim.y + blockIdx.y) * blockDim.y + threadIdx.y;
-  const int64_t place = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const uint32_t place = blockIdx.x * blockDim.x + threadIdx.x;
   if (row >= rows) return;
   if (place < pieces) {
-    transform_piece<width>(formula, input, output, row, place * width);
-  } else if (const int64_t column = place + pieces * (width - 1); column < columns) {
+    transform_piece<width>(formula, input, output, row, int64_t{place} * width);
+  } else if (const int64_t column = int64_t{pieces} * (width - 1) + place; column < columns) {
     transform_piece<1>(formula, input, output, row, column);
+  }
+}
+
+// The same for one row of packets.
+template <class Storage, int inputs, int outputs, class Formula>
+__global__ void __launch_bounds__(block_threads, least_blocks<Storage>)
+    transform_row(Formula formula, Operands<Storage, inputs, PacketRow> input,
+                  Operands<Storage, outputs, PacketRow> output, uint32_t pieces, uint32_t threads) {
+  constexpr int width = packet_width<Storage>;
+  const uint32_t place = blockIdx.x * block_threads + threadIdx.x;
+  if (place < pieces) {
+    transform_piece<width>(formula, input, output, 0, int64_t{place} * width);
+  } else if (place < threads) {
+    transform_piece<1>(formula, input, output, 0, int64_t{pieces} * (width - 1) + place);
   }
 }
 
@@ -204,24 +249,32 @@ Error launch_transform(const Call& call, Formula formula, const Matrix (&in)[inp
   Operands<Storage, inputs> input;
   Operands<Storage, outputs> output;
   bool in_pieces = false;
-  for (int i = 0; i < inputs; ++i) {
-    input.of[i] = {in[i], call.rows};
-    in_pieces = in_pieces || input.of[i].wants_pieces(call.rows);
-  }
-  for (int i = 0; i < outputs; ++i) {
-    output.of[i] = {out[i], call.rows};
-    in_pieces = in_pieces || output.of[i].wants_pieces(call.rows);
-  }
+  bool in_one_row = call.rows == 1;
+  const auto add = [&](Pieces<Storage>& operand, Matrix matrix) {
+    operand = {matrix, call.rows};
+    in_pieces = in_pieces || operand.wants_pieces(call.rows);
+    in_one_row = in_one_row && operand.access == Access::packet;
+  };
+  for (int i = 0; i < inputs; ++i) add(input.of[i], in[i]);
+  for (int i = 0; i < outputs; ++i) add(output.of[i], out[i]);
   const int64_t width = in_pieces ? packet_width<Storage> : 1;
   return for_each_part(call.columns, most_threads_x * width, [&](int64_t first, int64_t columns) {
     const int64_t pieces = in_pieces ? columns / width : 0;
     const int64_t threads = columns - pieces * (width - 1);
+    if (in_one_row) {
+      const dim3 grid(divide_up(threads, block_threads)), block(block_threads);
+      return launch(transform_row<Storage, inputs, outputs, Formula>, grid, block, 0, call.stream, formula,
+                    Operands<Storage, inputs, PacketRow>(input.from_column(first)),
+                    Operands<Storage, outputs, PacketRow>(output.from_column(first)), static_cast<uint32_t>(pieces),
+                    static_cast<uint32_t>(threads));
+    }
     const dim3 block = block_shape(threads, block_threads);
     const int64_t row_blocks = divide_up(call.rows, block.y);
     const int64_t layers = divide_up(row_blocks, most_blocks_y);
     const dim3 grid(divide_up(threads, block.x), divide_up(row_blocks, layers), layers);
     return launch(transform<Storage, inputs, outputs, Formula>, grid, block, 0, call.stream, formula,
-                  input.from_column(first), output.from_column(first), call.rows, columns, pieces);
+                  input.from_column(first), output.from_column(first), call.rows, columns,
+                  static_cast<uint32_t>(pieces));
   });
 }
 
