@@ -14,6 +14,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
+import fastops
 from gpu_tools import gpu_tool
 
 ops = torch.ops.fastops
@@ -137,6 +138,19 @@ def test_launches(call, kernels, runtime):
         assert launch.block[0] * launch.block[1] * launch.block[2] == 256
         assert_limits(launch)
         assert launch.shared <= 48 * 1024
+
+
+@pytest.mark.parametrize("columns", [12_000, 50_000, 60_000])
+def test_wide_rows(columns, runtime):
+    """Rows that need more shared memory than every GPU has are one kernel where the device has it: CUDA's stand-in."""
+    ops.sequential(matrix(3, columns), [], "gelu dropout", [0.5], torch.empty((), dtype=torch.int64, device="hostmem"))
+    launched = launches(runtime)
+    if "cuda" in fastops.__path__[0] and columns <= 50_000:
+        (launch,) = launched
+        assert launch.kernel == "forward"
+        assert 4 * columns <= launch.shared <= 227 * 1024
+    else:
+        assert "forward" not in [launch.kernel for launch in launched]
 
 
 # Networks: features of the layers, rows, dtype, device; whether they are one kernel, forward and backward. Device 0

@@ -171,6 +171,8 @@ def test_training_with_changed_layers(kind: str, change: str, device: Any) -> No
 @pytest.mark.parametrize("how", ["foreach", "fused"])
 def test_optimizers(kind: str, name: str, how: str, device: Any) -> None:
     """Optimizers with fused loops train it like torch.nn."""
+    if (name, how, device.type) == ("Adagrad", "fused", "cuda"):
+        pytest.skip("PyTorch has none for GPUs")
     results = []
     for module in pair(kind, device):
         optimizer = getattr(torch.optim, name)(module.parameters(), lr=0.05, **{how: True})

@@ -15,6 +15,7 @@ import torch
 
 if not torch.cuda.is_available():
     raise SystemExit(f"torch {torch.__version__} finds no GPU")
+torch.cuda.init()  # with which a library of kernels is loaded
 print(fastops.info())
 missing = [op for op, devices in fastops.info().native.items() if not devices["cuda"]]
 if missing:

@@ -7,14 +7,22 @@
 
 namespace fastops::hip {
 
-// Asked for once: HIP's runtime takes its time.
-int64_t multiprocessors_of(const Tensor& tensor) {
+namespace {
+
+// What a device has. Asked for once: HIP's runtime takes its time.
+template <int64_t (*ask)(int)>
+int64_t once_of(const Tensor& tensor) {
   static std::array<std::atomic<int64_t>, 64> known{};
   const int device = std::max<int>(tensor.device().index(), 0);
-  if (device >= static_cast<int>(known.size())) return multiprocessors(device);
-  if (known[device] == 0) known[device] = multiprocessors(device);
+  if (device >= static_cast<int>(known.size())) return ask(device);
+  if (known[device] == 0) known[device] = ask(device);
   return known[device];
 }
+
+}  // namespace
+
+int64_t multiprocessors_of(const Tensor& tensor) { return once_of<multiprocessors>(tensor); }
+int64_t most_shared_bytes_of(const Tensor& tensor) { return once_of<most_shared_bytes>(tensor); }
 
 std::optional<Grid> find_grid(at::ArrayRef<Tensor> outputs, at::ArrayRef<Tensor> inputs, bool keep_columns) {
   c10::SmallVector<Tensor, 6> tensors(outputs.begin(), outputs.end());

@@ -44,6 +44,10 @@ FASTOPS_KERNELS_API Error unusable();
 // How many multiprocessors (compute units) the device has; 1 where the runtime does not say.
 FASTOPS_KERNELS_API int64_t multiprocessors(int device);
 
+// The bytes of shared memory that a block may have on every GPU, and those on the device.
+inline constexpr int64_t shared_bytes_everywhere = 48 * 1024;
+FASTOPS_KERNELS_API int64_t most_shared_bytes(int device);
+
 // y = f(x); y may be x.
 FASTOPS_KERNELS_API Error activation_forward(const Call&, Matrix x, Matrix y);
 
@@ -101,6 +105,7 @@ struct RowsCall {
   int64_t rows = 0;
   int64_t columns = 0;
   void* stream = nullptr;
+  int64_t most_shared_bytes = shared_bytes_everywhere;  // of the device
 };
 
 // Whether a block's shared memory has room for the rows.

@@ -35,6 +35,7 @@ inline void* data_of(const Tensor& tensor) { return const_cast<void*>(tensor.con
 
 // Of the tensor's device.
 int64_t multiprocessors_of(const Tensor& tensor);
+int64_t most_shared_bytes_of(const Tensor& tensor);
 
 // Tensors of one size as matrices of one size, an element having the same row and column in all of them.
 struct Grid {

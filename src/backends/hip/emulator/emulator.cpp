@@ -191,9 +191,8 @@ void wave_operation(unsigned size, WaveOperation operation, void* lane) {
 void* shared_memory() { return block.shared.get(); }
 
 const char* run(dim3 grid, dim3 size, size_t shared, const std::function<void()>& body) {
-  constexpr size_t most_shared_memory = 48 * 1024;  // what every GPU grants without being asked for more
   if (const char* error = launch_limits_error(grid, size)) return error;
-  if (shared > most_shared_memory) return "too much shared memory";
+  if (shared > size_t{most_shared_memory}) return "too much shared memory";
   grid_size = grid;
   block_size = size;
   block.body = &body;

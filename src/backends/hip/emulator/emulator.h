@@ -35,6 +35,8 @@ extern constinit thread_local dim3 thread_index, block_index, block_size, grid_s
 void barrier();
 void* shared_memory();
 
+inline constexpr int most_shared_memory = 64 * 1024;  // of a block: what every GPU grants that is asked for more
+
 enum class Gpu { none, gfx90a, gfx942, gfx1100, gfx1201, sm_90 };
 extern const Gpu gpu;
 

@@ -32,6 +32,9 @@ int last_error = 0;
 constexpr int failure = 719;
 const char* failure_text = nullptr;  // of the last failure
 
+constexpr int shared_memory_attribute = 97;  // cudaDevAttrMaxSharedMemoryPerBlockOptin
+size_t allowed_shared = 48 * 1024;           // for the kernel that is launched next
+
 void add_kernel(const void* address, const char* name) { kernels[address] = name; }
 
 int push(Size grid, Size block, size_t shared, void* stream) {
@@ -55,12 +58,14 @@ int launch(const void* kernel, Size grid, Size block, size_t shared, void* strea
   line << ' ' << shared << ' ' << reinterpret_cast<intptr_t>(stream) << ' ' << int{device.getDevice().index()} << '\n';
   launches += line.str();
   const char* error = fastops::hip::emulator::launch_limits_error(grid, block);
+  if (shared > std::exchange(allowed_shared, 48 * 1024)) error = "so much shared memory is not allowed";
   if (successes >= 0 && successes-- == 0) error = "the stand-in was told to fail";
   if (error) failure_text = error;
   return last_error = error ? failure : 0;
 }
 
-// As many multiprocessors as an H100 has, and on the other device few: nothing else of a device is asked for.
+// As many multiprocessors as an H100 has, and on the other device few. Of shared memory, for which launchers ask as
+// well, that is less than every GPU has, but for CUDA, as much as an H100's blocks may have.
 int get_attribute(int* value, int device) {
   *value = device == 0 ? 132 : 16;
   return 0;
@@ -130,7 +135,15 @@ int __cudaLaunchKernel(const void* kernel, Size grid, Size block, void**, size_t
 int cudaLaunchKernel(const void* kernel, Size grid, Size block, void**, size_t shared, void* stream) {
   return launch(kernel, grid, block, shared, stream);
 }
-int cudaDeviceGetAttribute(int* value, int, int device) { return get_attribute(value, device); }
+int cudaDeviceGetAttribute(int* value, int attribute, int device) {
+  if (attribute != shared_memory_attribute) return get_attribute(value, device);
+  *value = 227 * 1024;
+  return 0;
+}
+int cudaFuncSetAttribute(const void*, int, int value) {
+  allowed_shared = value;
+  return 0;
+}
 int cudaGetLastError() { return take_last_error(); }
 const char* cudaGetErrorString(int error) { return hipGetErrorString(error); }
 

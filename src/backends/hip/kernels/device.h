@@ -1,8 +1,8 @@
 // The language of the kernels: HIP for AMD's GPUs, CUDA for NVIDIA's, or plain C++ for the emulator. Everything that
 // differs between the three and is not a number stands here.
 //
-// Threads meet at barriers only, so that waves of 32 and of 64 threads are the same to every kernel. The one operation
-// within a wave is a product on matrix cores (matrix.h), which hides what differs there.
+// Threads meet at barriers, so that waves of 32 and of 64 threads are the same to every kernel. Within a wave there are
+// products on matrix cores (matrix.h), which hides what differs there, and sums over 32 lanes.
 #pragma once
 
 #if defined(__HIP__)
@@ -17,6 +17,7 @@
 #include <cstdint>
 
 #include "activations/scalar_of.h"
+#include "backends/hip/kernels.h"
 
 namespace fastops::hip {
 
@@ -34,20 +35,24 @@ inline const char* launch_error() {
   const hipError_t error = hipGetLastError();
   return error == hipSuccess ? nullptr : hipGetErrorString(error);
 }
-inline int multiprocessors_of(int device) {
-  int count = 0;
-  return hipDeviceGetAttribute(&count, hipDeviceAttributeMultiprocessorCount, device) == hipSuccess ? count : 0;
+inline int attribute(hipDeviceAttribute_t name, int device) {
+  int value = 0;
+  return hipDeviceGetAttribute(&value, name, device) == hipSuccess ? value : 0;
 }
+inline int multiprocessors_of(int device) { return attribute(hipDeviceAttributeMultiprocessorCount, device); }
+inline int most_shared_bytes_of(int device) { return attribute(hipDeviceAttributeMaxSharedMemoryPerBlock, device); }
 #else
 using Stream = cudaStream_t;
 inline const char* launch_error() {
   const cudaError_t error = cudaGetLastError();
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }
-inline int multiprocessors_of(int device) {
-  int count = 0;
-  return cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) == cudaSuccess ? count : 0;
+inline int attribute(cudaDeviceAttr name, int device) {
+  int value = 0;
+  return cudaDeviceGetAttribute(&value, name, device) == cudaSuccess ? value : 0;
 }
+inline int multiprocessors_of(int device) { return attribute(cudaDevAttrMultiProcessorCount, device); }
+inline int most_shared_bytes_of(int device) { return attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device); }
 #endif
 
 extern __shared__ double2 dynamic_shared_memory[];
@@ -59,6 +64,13 @@ __device__ inline void* shared_memory() { return dynamic_shared_memory; }
 template <class... Parameters, class... Arguments>
 const char* launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared, void* stream,
                    Arguments... arguments) {
+#if defined(__CUDACC__) && !defined(__HIP__)
+  // More than on every GPU, a kernel has to be allowed.
+  if (shared > size_t{shared_bytes_everywhere}) {
+    cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                         static_cast<int>(shared));
+  }
+#endif
   kernel<<<grid, block, shared, static_cast<Stream>(stream)>>>(arguments...);
   return launch_error();
 }
@@ -66,6 +78,7 @@ const char* launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t 
 #else
 
 inline int multiprocessors_of(int) { return 132; }  // as many as an H100 has
+inline int most_shared_bytes_of(int) { return emulator::most_shared_memory; }
 
 inline void* shared_memory() { return emulator::shared_memory(); }
 
@@ -95,6 +108,32 @@ __device__ inline void sync_shared() {
   asm volatile("s_waitcnt lgkmcnt(0)\n\ts_barrier" ::: "memory");
 #else
   __syncthreads();
+#endif
+}
+
+// The value of the lane whose number differs in one bit, below 32. Lanes of a wave come here together.
+template <class S>
+__device__ S of_other_lane(S value, int bit) {
+#if defined(__HIP__)
+  return __shfl_xor(value, bit);
+#elif defined(__CUDACC__)
+  return __shfl_xor_sync(0xffffffffu, value, bit);
+#else
+  struct Lane {
+    S value;
+    int bit;
+    S other;
+  } lane{value, bit, {}};
+  emulator::wave_operation(
+      32,
+      [](void* const* lanes) {
+        for (int i = 0; i < 32; ++i) {
+          auto& mine = *static_cast<Lane*>(lanes[i]);
+          mine.other = static_cast<Lane*>(lanes[i ^ mine.bit])->value;
+        }
+      },
+      &lane);
+  return lane.other;
 #endif
 }
 

@@ -36,52 +36,79 @@ __device__ inline FourNumbers philox(uint64_t seed, uint32_t call, uint64_t row,
 
 // ---- rows in shared memory ----
 
-// The threads of a row: a power of 2 from 16 on that has four elements for each, where a block has so many.
+// Lanes whose sum a wave has without a barrier, whether it is of 32 or 64.
+inline constexpr int lanes = 32;
+
+// The threads of a row: 16 for up to 64 elements, else 32, a wave's, and as many more as a block has while they have
+// more than 16 elements each. More would wait for each other more often, fewer leave a multiprocessor less to do
+// meanwhile.
 inline int row_threads(int64_t columns) {
-  int threads = calls;
-  while (threads < block_threads && int64_t{numbers_of_call} * threads < columns) threads *= 2;
+  int threads = columns > group ? lanes : calls;
+  while (threads < block_threads && int64_t{16} * threads < columns) threads *= 2;
   return threads;
 }
 
 // A thread's elements in a row, with those past the last column.
-FASTOPS_HOST_DEVICE inline int64_t elements_of_thread(int64_t columns, int64_t threads) {
+FASTOPS_HOST_DEVICE inline int elements_of_thread(int columns, int threads) {
   return (columns + numbers_of_call * threads - 1) / (numbers_of_call * threads) * numbers_of_call;
 }
 
-// For the sums over a row, and what each step multiplied it with.
-FASTOPS_HOST_DEVICE inline int64_t numbers_beside_tiles(int64_t threads) { return threads + calls + most_row_steps; }
+// For the sums of a row's waves, and what each thread keeps of each step.
+FASTOPS_HOST_DEVICE inline int numbers_beside_tiles(int threads, int steps) {
+  return threads / lanes + steps * threads;
+}
 
 // The place of one row of a block: blockDim.x threads have it.
 template <class S>
 class Row {
  public:
-  __device__ Row(void* memory, int64_t columns, int64_t row, bool exists)
+  __device__ Row(void* memory, int columns, int steps, int64_t row, bool exists)
       : columns_(exists ? columns : 0),
-        row_(row),
         slots_(elements_of_thread(columns, blockDim.x)),
-        partial_(static_cast<S*>(memory) + threadIdx.y * numbers_beside_tiles(blockDim.x)),
-        tiles_(static_cast<S*>(memory) + blockDim.y * numbers_beside_tiles(blockDim.x) +
-               threadIdx.y * blockDim.x * slots_) {}
+        first_(static_cast<int>(threadIdx.x) / calls * group + static_cast<int>(threadIdx.x) % calls),
+        row_(row) {
+    const int beside = numbers_beside_tiles(blockDim.x, steps);
+    partial_ = static_cast<S*>(memory) + threadIdx.y * beside;
+    tiles_ = static_cast<S*>(memory) + blockDim.y * beside + threadIdx.y * blockDim.x * slots_ + threadIdx.x;
+  }
 
-  __device__ bool exists() const { return columns_ > 0; }
   __device__ int64_t number() const { return row_; }
 
   // The thread's elements in a tile, each at(slot).
-  __device__ S* tile(int i) const { return tiles_ + int64_t{i} * blockDim.y * blockDim.x * slots_ + threadIdx.x; }
-  __device__ static int64_t at(int64_t slot) { return slot * blockDim.x; }
+  __device__ S* tile(int i) const { return tiles_ + i * static_cast<int>(blockDim.y * blockDim.x) * slots_; }
+  __device__ static int at(int slot) { return slot * static_cast<int>(blockDim.x); }
 
-  // What step i multiplied the row with: to be written by one thread, and read by all after a sum.
-  __device__ S& multiplier(int i) const { return partial_[blockDim.x + calls + i]; }
+  // What the thread keeps of step i.
+  __device__ S& of_step(int i) const { return partial_[blockDim.x / lanes + i * blockDim.x + threadIdx.x]; }
 
   // f(slot, column) for the thread's elements.
   template <class F>
   __device__ void for_each(F f) const {
-    const int64_t first = int64_t{threadIdx.x} / calls * group + threadIdx.x % calls;
-    for (int64_t slot = 0; slot < slots_; slot += numbers_of_call) {
-      const int64_t begin = first + slot * blockDim.x;
+    for (int slot = 0; slot < slots_; slot += numbers_of_call) {
+      const int begin = first_ + slot * static_cast<int>(blockDim.x);
 #pragma unroll
       for (int i = 0; i < numbers_of_call; ++i) {
-        if (const int64_t column = begin + i * calls; column < columns_) f(slot + i, column);
+        if (const int column = begin + i * calls; column < columns_) f(slot + i, column);
+      }
+    }
+  }
+
+  // f(slot, from[column]) for the thread's elements, each read before any is used. Beyond the edge, the last once more.
+  template <class T, class F>
+  __device__ void for_each_of(const T* from, F f) const {
+    if (columns_ == 0) return;
+#pragma unroll 2
+    for (int slot = 0; slot < slots_; slot += numbers_of_call) {
+      const int begin = first_ + slot * static_cast<int>(blockDim.x);
+      T read[numbers_of_call];
+#pragma unroll
+      for (int i = 0; i < numbers_of_call; ++i) {
+        const int column = begin + i * calls;
+        read[i] = from[column < columns_ ? column : columns_ - 1];
+      }
+#pragma unroll
+      for (int i = 0; i < numbers_of_call; ++i) {
+        if (begin + i * calls < columns_) f(slot + i, read[i]);
       }
     }
   }
@@ -89,47 +116,44 @@ class Row {
   // f(slot, column, number) with the numbers of a dropout.
   template <class F>
   __device__ void for_each_number(uint64_t seed, uint32_t stream, F f) const {
-    const int64_t first = int64_t{threadIdx.x} / calls * group + threadIdx.x % calls;
-    for (int64_t slot = 0; slot < slots_; slot += numbers_of_call) {
-      const int64_t begin = first + slot * blockDim.x;
+    for (int slot = 0; slot < slots_; slot += numbers_of_call) {
+      const int begin = first_ + slot * static_cast<int>(blockDim.x);
       if (begin >= columns_) return;
       const uint32_t call = static_cast<uint32_t>(begin / group * calls + begin % calls);
       const FourNumbers numbers = philox(seed, call, static_cast<uint64_t>(row_), stream);
 #pragma unroll
       for (int i = 0; i < numbers_of_call; ++i) {
-        if (const int64_t column = begin + i * calls; column < columns_) f(slot + i, column, numbers.of[i]);
+        if (const int column = begin + i * calls; column < columns_) f(slot + i, column, numbers.of[i]);
       }
     }
   }
 
-  // The sum of all threads' values. All threads of the block must come here. What they read last is written again after
-  // the first barrier of the next sum.
+  // The sum of all threads' values, the same in each. All threads of the block must come here.
   __device__ S sum(S value) const {
-    S* const sums = partial_ + blockDim.x;
-    partial_[threadIdx.x] = value;
-    __syncthreads();
-    if (threadIdx.x < calls) {
-      S sum = S(0);
-      for (unsigned i = threadIdx.x; i < blockDim.x; i += calls) sum += partial_[i];
-      sums[threadIdx.x] = sum;
-    }
+    const int threads = static_cast<int>(blockDim.x);
+    for (int other = (threads < lanes ? threads : lanes) / 2; other > 0; other /= 2)
+      value += of_other_lane(value, other);
+    if (threads <= lanes) return value;
+    __syncthreads();  // until all have read the sums before
+    if (threadIdx.x % lanes == 0) partial_[threadIdx.x / lanes] = value;
     __syncthreads();
     S total = S(0);
-    for (int i = 0; i < calls; ++i) total += sums[i];
+    for (int i = 0; i < threads / lanes; ++i) total += partial_[i];
     return total;
   }
 
  private:
-  int64_t columns_, row_, slots_;
+  int columns_, slots_, first_;
+  int64_t row_;
   S* partial_;
   S* tiles_;
 };
 
-// Numbers of shared memory for so many tiles.
-inline int64_t shared_numbers(int64_t columns, int64_t tiles) {
-  const int64_t threads = row_threads(columns);
-  const int64_t tile_numbers = threads * elements_of_thread(columns, threads);
-  return block_threads / threads * (numbers_beside_tiles(threads) + tiles * tile_numbers);
+// Numbers of shared memory for so many rows with so many tiles.
+inline int64_t shared_numbers(int64_t columns, int64_t rows, int steps, int64_t tiles) {
+  const int threads = row_threads(columns);
+  const int64_t tile_numbers = int64_t{threads} * elements_of_thread(static_cast<int>(columns), threads);
+  return rows * (numbers_beside_tiles(threads, steps) + tiles * tile_numbers);
 }
 
 }  // namespace fastops::hip

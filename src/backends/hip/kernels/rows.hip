@@ -3,7 +3,7 @@
 //
 // A block takes some rows at a time. They are in shared memory, in the type that is computed with, from the first step
 // to the last. Each element belongs to a thread, the one that computes whether a dropout keeps it, and no other thread
-// reads or writes it there: barriers are for sums over a row alone.
+// reads or writes it there: threads meet for sums over a row alone.
 #include "backends/hip/kernels/block_sums.h"
 #include "backends/hip/kernels/row_tile.h"
 #include "backends/hip/kernels/tile.h"
@@ -11,40 +11,40 @@
 namespace fastops::hip {
 namespace {
 
-// ---- numbers of any dtype ----
-
-template <class S>
-__device__ S load(const Numbers& from, int64_t i) {
-  switch (from.dtype) {
+// f(data) with the numbers in their type. All threads take the same branch.
+template <class F>
+__device__ void with_numbers(const Numbers& numbers, F f) {
+  switch (numbers.dtype) {
     case Dtype::float32:
-      return static_cast<S>(static_cast<const float*>(from.data)[i]);
+      return f(static_cast<float*>(numbers.data));
     case Dtype::float64:
-      return static_cast<S>(static_cast<const double*>(from.data)[i]);
+      return f(static_cast<double*>(numbers.data));
     case Dtype::bfloat16:
-      return static_cast<S>(widen(static_cast<const bfloat16*>(from.data)[i]));
+      return f(static_cast<bfloat16*>(numbers.data));
     case Dtype::float16:
-      return static_cast<S>(widen(static_cast<const float16*>(from.data)[i]));
-  }
-  return S(0);
-}
-
-template <class S>
-__device__ void store(S value, const Numbers& to, int64_t i) {
-  switch (to.dtype) {
-    case Dtype::float32:
-      static_cast<float*>(to.data)[i] = static_cast<float>(value);
-      return;
-    case Dtype::float64:
-      static_cast<double*>(to.data)[i] = static_cast<double>(value);
-      return;
-    case Dtype::bfloat16:
-      static_cast<bfloat16*>(to.data)[i] = narrow<bfloat16>(static_cast<float>(value));
-      return;
-    case Dtype::float16:
-      static_cast<float16*>(to.data)[i] = narrow<float16>(static_cast<float>(value));
-      return;
+      return f(static_cast<float16*>(numbers.data));
   }
 }
+
+// f(slot, number) for the thread's elements of a row of `from`, which begins at `begin`.
+template <class S, class F>
+__device__ void read(const Numbers& from, int64_t begin, const Row<S>& row, F f) {
+  with_numbers(from, [&](const auto* data) {
+    row.for_each_of(data + begin, [&](int slot, auto number) { f(slot, static_cast<S>(widen(number))); });
+  });
+}
+
+// A row of `to`, which begins at `begin`, becomes h.
+template <class S>
+__device__ void write(const S* h, const Row<S>& row, const Numbers& to, int64_t begin) {
+  with_numbers(to, [&]<class T>(T* data) {
+    row.for_each([&](int slot, int c) { data[begin + c] = narrow<T>(static_cast<Compute<T>>(h[row.at(slot)])); });
+  });
+}
+
+// Blocks that nvcc is to find room for on a multiprocessor: for more, it would spill registers.
+template <class S>
+inline constexpr int room = sizeof(S) == 8 ? 3 : 4;
 
 // ---- a step ----
 
@@ -53,38 +53,48 @@ struct Rows {
   RowStep steps[most_row_steps];
   int count;
   const int64_t* seed;
-  int64_t rows, columns;
+  int64_t rows;
+  int columns;
 
   explicit Rows(const RowsCall& call)
-      : count(call.count), seed(static_cast<const int64_t*>(call.seed)), rows(call.rows), columns(call.columns) {
+      : count(call.count),
+        seed(static_cast<const int64_t*>(call.seed)),
+        rows(call.rows),
+        columns(static_cast<int>(call.columns)) {
     for (int i = 0; i < count; ++i) steps[i] = call.steps[i];
   }
 };
 
-// h = f(h)
+// h = f(h), which is kept where there is a place for it.
 template <class S>
-__device__ void activate(const RowStep& step, const Row<S>& row, S* h) {
+__device__ void activate(const RowStep& step, const Row<S>& row, S* h, S* kept) {
   const Params<S> params{static_cast<S>(step.params.first), static_cast<S>(step.params.second)};
   with_activation(step.activation, [&](auto f) {
-    row.for_each([&](int64_t slot, int64_t) {
+    row.for_each([&](int slot, int) {
       S& element = h[row.at(slot)];
+      if (kept) kept[row.at(slot)] = element;
       element = decltype(f)::value(Number<S>(element), params).v;
     });
   });
 }
 
+// h = from * weight + bias
 template <class S>
-__device__ void affine(const RowStep& step, const Row<S>& row, S* h) {
-  if (step.weight.data) row.for_each([&](int64_t slot, int64_t c) { h[row.at(slot)] *= load<S>(step.weight, c); });
-  if (step.bias.data) row.for_each([&](int64_t slot, int64_t c) { h[row.at(slot)] += load<S>(step.bias, c); });
+__device__ void affine(const RowStep& step, const Row<S>& row, const S* from, S* h) {
+  if (step.weight.data) {
+    read(step.weight, 0, row, [&](int slot, S w) { h[row.at(slot)] = from[row.at(slot)] * w; });
+  } else if (from != h) {
+    row.for_each([&](int slot, int) { h[row.at(slot)] = from[row.at(slot)]; });
+  }
+  if (step.bias.data) read(step.bias, 0, row, [&](int slot, S b) { h[row.at(slot)] += b; });
 }
 
-// h = (h - mean) * the result, which is 1 / sqrt(variance + eps)
+// to = (h - mean) * the result, which is 1 / sqrt(variance + eps)
 template <class S>
-__device__ S normalize(const RowStep& step, const Row<S>& row, int64_t columns, S* h) {
+__device__ S normalize(const RowStep& step, const Row<S>& row, int columns, const S* h, S* to) {
   const auto sum_of = [&](auto term) {
     S sum = S(0);
-    row.for_each([&](int64_t slot, int64_t) { sum += term(h[row.at(slot)]); });
+    row.for_each([&](int slot, int) { sum += term(h[row.at(slot)]); });
     return row.sum(sum);
   };
   const S n = static_cast<S>(columns);
@@ -92,57 +102,53 @@ __device__ S normalize(const RowStep& step, const Row<S>& row, int64_t columns, 
   if (step.centered) mean = sum_of([](S x) { return x; }) / n;
   const S squares = sum_of([&](S x) { return (x - mean) * (x - mean); });
   const S multiplier = S(1) / library::sqrt(squares / n + static_cast<S>(step.eps));
-  row.for_each([&](int64_t slot, int64_t) { h[row.at(slot)] = (h[row.at(slot)] - mean) * multiplier; });
+  row.for_each([&](int slot, int) { to[row.at(slot)] = (h[row.at(slot)] - mean) * multiplier; });
   return multiplier;
 }
 
 template <class S>
 __device__ void drop(const RowStep& step, const Row<S>& row, uint64_t seed, S* h) {
-  row.for_each_number(seed, step.stream, [&](int64_t slot, int64_t, uint32_t number) {
+  row.for_each_number(seed, step.stream, [&](int slot, int, uint32_t number) {
     h[row.at(slot)] *= number >= step.threshold ? static_cast<S>(step.scale) : S(0);
   });
 }
 
-// The kernels want room for two blocks on a multiprocessor: for more, nvcc would spill registers.
-
 // f(row) for each of the block's rows, and for places without one.
 template <class S, class F>
-__device__ void for_each_row(const Rows<S>& rows, F f) {
+__device__ void for_each_row(const Rows<S>& rows, int steps, F f) {
   const int64_t step = int64_t{gridDim.x} * blockDim.y;
   for (int64_t first = int64_t{blockIdx.x} * blockDim.y; first < rows.rows; first += step) {
     const int64_t row = first + threadIdx.y;
-    f(Row<S>(shared_memory(), rows.columns, row, row < rows.rows));
+    f(Row<S>(shared_memory(), rows.columns, steps, row, row < rows.rows));
   }
 }
 
 template <class S>
-__global__ void __launch_bounds__(block_threads, 2) forward(Rows<S> rows, Numbers x, Numbers added, Numbers y) {
+__global__ void __launch_bounds__(block_threads, room<S>) forward(Rows<S> rows, Numbers x, Numbers added, Numbers y) {
   const uint64_t seed = rows.seed ? static_cast<uint64_t>(*rows.seed) : 0;
-  for_each_row(rows, [&](const Row<S>& row) {
+  for_each_row(rows, 0, [&](const Row<S>& row) {
     S* const h = row.tile(0);
     const int64_t begin = row.number() * rows.columns;
-    row.for_each([&](int64_t slot, int64_t c) { h[row.at(slot)] = load<S>(x, begin + c); });
+    read(x, begin, row, [&](int slot, S value) { h[row.at(slot)] = value; });
     for (int i = 0; i < rows.count; ++i) {
       const RowStep& step = rows.steps[i];
       switch (step.kind) {
         case RowStep::Kind::activation:
-          activate(step, row, h);
+          activate<S>(step, row, h, nullptr);
           break;
         case RowStep::Kind::norm:
-          normalize(step, row, rows.columns, h);
+          normalize(step, row, rows.columns, h, h);
           [[fallthrough]];
         case RowStep::Kind::scale:
-          affine(step, row, h);
+          affine(step, row, h, h);
           break;
         case RowStep::Kind::dropout:
           drop(step, row, seed, h);
           break;
       }
     }
-    row.for_each([&](int64_t slot, int64_t c) {
-      const S value = h[row.at(slot)];
-      store(added.data ? value + load<S>(added, begin + c) : value, y, begin + c);
-    });
+    if (added.data) read(added, begin, row, [&](int slot, S value) { h[row.at(slot)] += value; });
+    write(h, row, y, begin);
   });
 }
 
@@ -156,45 +162,41 @@ class Backward {
   __device__ Backward(const Rows<S>& rows, const Row<S>& row) : rows_(rows), row_(row), h_(row.tile(rows.count)) {}
 
   __device__ void forward(const Numbers& x, uint64_t seed) {
-    const int64_t begin = row_.number() * rows_.columns;
-    row_.for_each([&](int64_t slot, int64_t c) { at(h_, slot) = x.data ? load<S>(x, begin + c) : S(0); });
+    if (x.data) {
+      read(x, begin(), row_, [&](int slot, S value) { at(h_, slot) = value; });
+    } else {
+      row_.for_each([&](int slot, int) { at(h_, slot) = S(0); });
+    }
     for (int i = 0; i < rows_.count; ++i) {
       const RowStep& step = rows_.steps[i];
       S* const kept = row_.tile(i);
       switch (step.kind) {
         case RowStep::Kind::activation:
-          copy(h_, kept);
-          activate(step, row_, h_);
+          activate(step, row_, h_, kept);
           break;
         case RowStep::Kind::norm:
-          if (const S multiplier = normalize(step, row_, rows_.columns, h_); threadIdx.x == 0) {
-            row_.multiplier(i) = multiplier;
-          }
-          copy(h_, kept);
-          affine(step, row_, h_);
+          row_.of_step(i) = normalize(step, row_, rows_.columns, h_, kept);
+          affine(step, row_, kept, h_);
           break;
         case RowStep::Kind::scale:
-          copy(h_, kept);
-          affine(step, row_, h_);
+          row_.for_each([&](int slot, int) { at(kept, slot) = at(h_, slot); });
+          affine(step, row_, h_, h_);
           break;
         case RowStep::Kind::dropout:
-          row_.for_each([&](int64_t slot, int64_t) { at(kept, slot) = S(1); });
+          row_.for_each([&](int slot, int) { at(kept, slot) = S(1); });
           drop(step, row_, seed, kept);
-          row_.for_each([&](int64_t slot, int64_t) { at(h_, slot) *= at(kept, slot); });
+          row_.for_each([&](int slot, int) { at(h_, slot) *= at(kept, slot); });
           break;
       }
     }
   }
 
   __device__ void store_value(const Numbers& value) const {
-    if (!value.data) return;
-    const int64_t begin = row_.number() * rows_.columns;
-    row_.for_each([&](int64_t slot, int64_t c) { store(at(h_, slot), value, begin + c); });
+    if (value.data) write<S>(h_, row_, value, begin());
   }
 
   __device__ void backward(const Numbers& grad, const Numbers& added, const Numbers& dx) {
-    const int64_t begin = row_.number() * rows_.columns;
-    row_.for_each([&](int64_t slot, int64_t c) { at(h_, slot) = load<S>(grad, begin + c); });
+    read(grad, begin(), row_, [&](int slot, S value) { at(h_, slot) = value; });
     int sums = 0;
     for (int i = 0; i < rows_.count; ++i) sums += rows_.steps[i].wants_weight_grad + rows_.steps[i].wants_bias_grad;
     for (int i = rows_.count - 1; i >= 0; --i) {
@@ -202,29 +204,25 @@ class Backward {
       const S* const kept = row_.tile(i);
       if (step.wants_bias_grad) {
         S* const sum = row_.tile(rows_.count + sums--);
-        row_.for_each([&](int64_t slot, int64_t) { at(sum, slot) += at(h_, slot); });
+        row_.for_each([&](int slot, int) { at(sum, slot) += at(h_, slot); });
       }
       if (step.wants_weight_grad) {
         S* const sum = row_.tile(rows_.count + sums--);
-        row_.for_each([&](int64_t slot, int64_t) { at(sum, slot) += at(h_, slot) * at(kept, slot); });
+        row_.for_each([&](int slot, int) { at(sum, slot) += at(h_, slot) * at(kept, slot); });
       }
       through(step, i, kept);
     }
     if (!dx.data) return;
-    row_.for_each([&](int64_t slot, int64_t c) {
-      const S value = at(h_, slot);
-      store(added.data ? value + load<S>(added, begin + c) : value, dx, begin + c);
-    });
+    if (added.data) read(added, begin(), row_, [&](int slot, S value) { at(h_, slot) += value; });
+    write<S>(h_, row_, dx, begin());
   }
 
  private:
   template <class T>
-  __device__ static T& at(T* tile, int64_t slot) {
+  __device__ static T& at(T* tile, int slot) {
     return tile[Row<S>::at(slot)];
   }
-  __device__ void copy(const S* from, S* to) const {
-    row_.for_each([&](int64_t slot, int64_t) { at(to, slot) = at(from, slot); });
-  }
+  __device__ int64_t begin() const { return row_.number() * rows_.columns; }
 
   // h_, the gradient of the step's result, becomes that of its input.
   __device__ void through(const RowStep& step, int i, const S* kept) {
@@ -233,33 +231,30 @@ class Backward {
         const Params<S> params{static_cast<S>(step.params.first), static_cast<S>(step.params.second)};
         with_activation(step.activation, [&](auto f) {
           using N = Number<S>;
-          row_.for_each([&](int64_t slot, int64_t) {
+          row_.for_each([&](int slot, int) {
             at(h_, slot) = decltype(f)::template gradient<N>(N(at(h_, slot)), N(at(kept, slot)), params).v;
           });
         });
         return;
       }
       case RowStep::Kind::dropout:
-        row_.for_each([&](int64_t slot, int64_t) { at(h_, slot) *= at(kept, slot); });
+        row_.for_each([&](int slot, int) { at(h_, slot) *= at(kept, slot); });
         return;
       default:
         break;
     }
-    if (step.weight.data) {
-      row_.for_each([&](int64_t slot, int64_t c) { at(h_, slot) *= load<S>(step.weight, c); });
-    }
+    if (step.weight.data) read(step.weight, 0, row_, [&](int slot, S w) { at(h_, slot) *= w; });
     if (step.kind == RowStep::Kind::scale) return;
     const auto mean_of = [&](auto term) {
       S sum = S(0);
-      row_.for_each([&](int64_t slot, int64_t) { sum += term(slot); });
+      row_.for_each([&](int slot, int) { sum += term(slot); });
       return row_.sum(sum) / static_cast<S>(rows_.columns);
     };
     S mean = S(0);
-    if (step.centered) mean = mean_of([&](int64_t slot) { return at(h_, slot); });
-    const S along = mean_of([&](int64_t slot) { return at(h_, slot) * at(kept, slot); });
-    const S multiplier = row_.multiplier(i);
-    row_.for_each(
-        [&](int64_t slot, int64_t) { at(h_, slot) = (at(h_, slot) - mean - at(kept, slot) * along) * multiplier; });
+    if (step.centered) mean = mean_of([&](int slot) { return at(h_, slot); });
+    const S along = mean_of([&](int slot) { return at(h_, slot) * at(kept, slot); });
+    const S multiplier = row_.of_step(i);
+    row_.for_each([&](int slot, int) { at(h_, slot) = (at(h_, slot) - mean - at(kept, slot) * along) * multiplier; });
   }
 
   const Rows<S>& rows_;
@@ -269,15 +264,15 @@ class Backward {
 
 // Columns of sums: those of the steps in order, the weight's before the bias'.
 template <class S>
-__global__ void __launch_bounds__(block_threads, 2)
+__global__ void __launch_bounds__(block_threads, room<S>)
     backward(Rows<S> rows, int sums, Numbers x, Numbers grad, Numbers added, Numbers dx, Numbers value, S* block_sums) {
   const uint64_t seed = rows.seed ? static_cast<uint64_t>(*rows.seed) : 0;
-  const Row<S> places(shared_memory(), rows.columns, 0, true);
+  const Row<S> places(shared_memory(), rows.columns, rows.count, 0, true);
   for (int i = 0; i < sums; ++i) {
     S* const sum = places.tile(rows.count + 1 + i);
-    places.for_each([&](int64_t slot, int64_t) { sum[places.at(slot)] = S(0); });
+    places.for_each([&](int slot, int) { sum[places.at(slot)] = S(0); });
   }
-  for_each_row(rows, [&](const Row<S>& row) {
+  for_each_row(rows, rows.count, [&](const Row<S>& row) {
     Backward<S> block(rows, row);
     block.forward(x, seed);
     block.store_value(value);
@@ -286,11 +281,11 @@ __global__ void __launch_bounds__(block_threads, 2)
   // The sums of the block's rows are in the first one's memory and those behind it.
   __syncthreads();
   if (threadIdx.y > 0) return;
-  const int64_t row_numbers = blockDim.x * elements_of_thread(rows.columns, blockDim.x);
+  const int row_numbers = static_cast<int>(blockDim.x) * elements_of_thread(rows.columns, blockDim.x);
   for (int i = 0; i < sums; ++i) {
     const S* const of_rows = places.tile(rows.count + 1 + i);
     S* const to = block_sums + (int64_t{blockIdx.x} * sums + i) * rows.columns;
-    places.for_each([&](int64_t slot, int64_t c) {
+    places.for_each([&](int slot, int c) {
       S sum = S(0);
       for (unsigned r = 0; r < blockDim.y; ++r) sum += of_rows[r * row_numbers + places.at(slot)];
       to[c] = sum;
@@ -310,9 +305,23 @@ int sums_of(const RowsCall& call) {
   return sums;
 }
 
-dim3 block_of(const RowsCall& call) {
+int64_t size_of(Dtype computed) { return computed == Dtype::float64 ? sizeof(double) : sizeof(float); }
+
+// Of a block of so many rows.
+int64_t shared_bytes(const RowsCall& call, bool backward, int64_t rows) {
+  const int64_t tiles = backward ? call.count + 1 + sums_of(call) : 1;
+  return shared_numbers(call.columns, rows, backward ? call.count : 0, tiles) * size_of(call.computed);
+}
+
+// Rows whose threads are whole waves.
+int64_t rows_of_waves(const RowsCall& call) { return row_threads(call.columns) < lanes ? 2 : 1; }
+
+// As many rows as every GPU has shared memory for, or few.
+dim3 block_of(const RowsCall& call, bool backward) {
   const int threads = row_threads(call.columns);
-  return dim3(threads, block_threads / threads);
+  const int64_t few = rows_of_waves(call);
+  const int64_t fit = shared_bytes_everywhere / shared_bytes(call, backward, few) * few;
+  return dim3(threads, std::clamp<int64_t>(fit, few, block_threads / threads));
 }
 
 // The numbers follow from the sizes alone, so that a sum is made of the same parts on every device.
@@ -320,14 +329,7 @@ int64_t blocks_of(const RowsCall& call, bool backward) {
   constexpr int64_t most_blocks = 1 << 20;
   constexpr int64_t most_blocks_with_sums = 512;
   const int64_t most = backward && sums_of(call) > 0 ? most_blocks_with_sums : most_blocks;
-  return std::min(divide_up(call.rows, block_of(call).y), most);
-}
-
-int64_t size_of(Dtype computed) { return computed == Dtype::float64 ? sizeof(double) : sizeof(float); }
-
-int64_t shared_bytes(const RowsCall& call, bool backward) {
-  const int64_t tiles = backward ? call.count + 1 + sums_of(call) : 1;
-  return shared_numbers(call.columns, tiles) * size_of(call.computed);
+  return std::min(divide_up(call.rows, block_of(call, backward).y), most);
 }
 
 // f.template operator()<S>() with the type that is computed with.
@@ -339,13 +341,14 @@ Error dispatch_computed(const RowsCall& call, F f) {
 }  // namespace
 
 bool rows_fit(const RowsCall& call, bool backward) {
-  constexpr int64_t most_shared_bytes = 48 * 1024;  // what every GPU gives a block that does not ask for more
-  return shared_bytes(call, backward) <= most_shared_bytes;
+  return call.columns <= call.most_shared_bytes &&
+         shared_bytes(call, backward, rows_of_waves(call)) <= call.most_shared_bytes;
 }
 
 Error rows_forward(const RowsCall& call, Numbers x, Numbers added, Numbers y) {
   return dispatch_computed(call, [&]<class S>() {
-    return launch(forward<S>, dim3(blocks_of(call, false)), block_of(call), shared_bytes(call, false), call.stream,
+    const dim3 block = block_of(call, false);
+    return launch(forward<S>, dim3(blocks_of(call, false)), block, shared_bytes(call, false, block.y), call.stream,
                   Rows<S>(call), x, added, y);
   });
 }
@@ -357,7 +360,8 @@ Error rows_backward(const RowsCall& call, Numbers x, Numbers grad, Numbers added
   return dispatch_computed(call, [&]<class S>() -> Error {
     const int64_t blocks = blocks_of(call, true);
     const int sums = sums_of(call);
-    if (Error error = launch(backward<S>, dim3(blocks), block_of(call), shared_bytes(call, true), call.stream,
+    const dim3 block = block_of(call, true);
+    if (Error error = launch(backward<S>, dim3(blocks), block, shared_bytes(call, true, block.y), call.stream,
                              Rows<S>(call), sums, x, grad, added, dx, value, static_cast<S*>(block_sums))) {
       return error;
     }

@@ -239,6 +239,10 @@ Error dispatch_storage(Dtype dtype, F f) {
 
 int64_t multiprocessors(int device) { return std::max(multiprocessors_of(device), 1); }
 
+int64_t most_shared_bytes(int device) {
+  return std::max<int64_t>(most_shared_bytes_of(device), shared_bytes_everywhere);
+}
+
 Error small_mlp_forward(const SmallMlp& mlp, Matrix input, void* output) {
   return dispatch_storage(mlp.dtype, [&]<class Storage>() {
     const dim3 grid(divide_up(mlp.rows, tile_rows<Storage>));
