@@ -1,6 +1,7 @@
 #include "backends/cpu/launchers/products.h"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 
 namespace fastops::cpu {

@@ -48,111 +48,127 @@ inline int row_threads(int64_t columns) {
   return threads;
 }
 
-// A thread's elements in a row, with those past the last column.
-FASTOPS_HOST_DEVICE inline int elements_of_thread(int columns, int threads) {
-  return (columns + numbers_of_call * threads - 1) / (numbers_of_call * threads) * numbers_of_call;
+// Four numbers of a thread in shared memory, read and written at once.
+template <class S>
+struct alignas(16) Four {
+  S of[numbers_of_call];
+};
+
+// How often a thread has four elements of a row, with those past the last column.
+FASTOPS_HOST_DEVICE inline int fours_of_thread(int columns, int threads) {
+  return (columns + numbers_of_call * threads - 1) / (numbers_of_call * threads);
 }
 
-// For the sums of a row's waves, and what each thread keeps of each step.
+// For the sums of a row's waves, and what each thread keeps of each step; tiles behind them begin at 16 bytes.
 FASTOPS_HOST_DEVICE inline int numbers_beside_tiles(int threads, int steps) {
-  return threads / lanes + steps * threads;
+  return (threads / lanes + 3) / 4 * 4 + steps * threads;
 }
 
-// The place of one row of a block: blockDim.x threads have it.
+// The place of one row of a block: blockDim.x threads have it. A thread's elements are in a tile at places, four at
+// each: h[place].of[i]. Those past the last column are somewhere in a tile, too, and whatever they become, nobody
+// reads.
 template <class S>
 class Row {
  public:
   __device__ Row(void* memory, int columns, int steps, int64_t row, bool exists)
       : columns_(exists ? columns : 0),
-        slots_(elements_of_thread(columns, blockDim.x)),
+        threads_(static_cast<int>(blockDim.x)),
+        end_(threads_ * fours_of_thread(columns, threads_)),
         first_(static_cast<int>(threadIdx.x) / calls * group + static_cast<int>(threadIdx.x) % calls),
         row_(row) {
-    const int beside = numbers_beside_tiles(blockDim.x, steps);
-    partial_ = static_cast<S*>(memory) + threadIdx.y * beside;
-    tiles_ = static_cast<S*>(memory) + blockDim.y * beside + threadIdx.y * blockDim.x * slots_ + threadIdx.x;
+    const int beside = numbers_beside_tiles(threads_, steps);
+    S* const numbers = static_cast<S*>(memory);
+    partial_ = numbers + threadIdx.y * beside;
+    tiles_ = reinterpret_cast<Four<S>*>(numbers + blockDim.y * beside) + threadIdx.y * end_ + threadIdx.x;
   }
 
   __device__ int64_t number() const { return row_; }
 
-  // The thread's elements in a tile, each at(slot).
-  __device__ S* tile(int i) const { return tiles_ + i * static_cast<int>(blockDim.y * blockDim.x) * slots_; }
-  __device__ static int at(int slot) { return slot * static_cast<int>(blockDim.x); }
+  // The thread's elements in a tile.
+  __device__ Four<S>* tile(int i) const { return tiles_ + i * static_cast<int>(blockDim.y) * end_; }
 
   // What the thread keeps of step i.
-  __device__ S& of_step(int i) const { return partial_[blockDim.x / lanes + i * blockDim.x + threadIdx.x]; }
+  __device__ S& of_step(int i) const { return partial_[(threads_ / lanes + 3) / 4 * 4 + i * threads_ + threadIdx.x]; }
 
-  // f(slot, column) for the thread's elements.
+  // f(place) for each of the thread's places.
   template <class F>
   __device__ void for_each(F f) const {
-    for (int slot = 0; slot < slots_; slot += numbers_of_call) {
-      const int begin = first_ + slot * static_cast<int>(blockDim.x);
+#pragma unroll 2
+    for (int place = 0; place < end_; place += threads_) f(place);
+  }
+
+  // f(place, i, column) for the thread's elements.
+  template <class F>
+  __device__ void for_each_element(F f) const {
+    for (int place = 0; place < end_; place += threads_) {
+      const int begin = first_ + numbers_of_call * place;
+      if (begin + (numbers_of_call - 1) * calls < columns_) {
 #pragma unroll
-      for (int i = 0; i < numbers_of_call; ++i) {
-        if (const int column = begin + i * calls; column < columns_) f(slot + i, column);
+        for (int i = 0; i < numbers_of_call; ++i) f(place, i, begin + i * calls);
+      } else {
+#pragma unroll
+        for (int i = 0; i < numbers_of_call; ++i) {
+          if (const int column = begin + i * calls; column < columns_) f(place, i, column);
+        }
       }
     }
   }
 
-  // f(slot, from[column]) for the thread's elements, each read before any is used. Beyond the edge, the last once more.
+  // f(place, numbers) with the four numbers of a row that begins at `from`, each read before any is used. Past the last
+  // column they are zeros.
   template <class T, class F>
   __device__ void for_each_of(const T* from, F f) const {
-    if (columns_ == 0) return;
 #pragma unroll 2
-    for (int slot = 0; slot < slots_; slot += numbers_of_call) {
-      const int begin = first_ + slot * static_cast<int>(blockDim.x);
+    for (int place = 0; place < end_; place += threads_) {
+      const int begin = first_ + numbers_of_call * place;
       T read[numbers_of_call];
+      if (begin + (numbers_of_call - 1) * calls < columns_) {
 #pragma unroll
-      for (int i = 0; i < numbers_of_call; ++i) {
-        const int column = begin + i * calls;
-        read[i] = from[column < columns_ ? column : columns_ - 1];
-      }
+        for (int i = 0; i < numbers_of_call; ++i) read[i] = from[begin + i * calls];
+      } else {
 #pragma unroll
-      for (int i = 0; i < numbers_of_call; ++i) {
-        if (begin + i * calls < columns_) f(slot + i, read[i]);
+        for (int i = 0; i < numbers_of_call; ++i)
+          read[i] = begin + i * calls < columns_ ? from[begin + i * calls] : T{};
       }
+      f(place, read);
     }
   }
 
-  // f(slot, column, number) with the numbers of a dropout.
+  // f(place, numbers) with the four numbers of a dropout.
   template <class F>
   __device__ void for_each_number(uint64_t seed, uint32_t stream, F f) const {
-    for (int slot = 0; slot < slots_; slot += numbers_of_call) {
-      const int begin = first_ + slot * static_cast<int>(blockDim.x);
-      if (begin >= columns_) return;
+    for (int place = 0; place < end_; place += threads_) {
+      const int begin = first_ + numbers_of_call * place;
       const uint32_t call = static_cast<uint32_t>(begin / group * calls + begin % calls);
-      const FourNumbers numbers = philox(seed, call, static_cast<uint64_t>(row_), stream);
-#pragma unroll
-      for (int i = 0; i < numbers_of_call; ++i) {
-        if (const int column = begin + i * calls; column < columns_) f(slot + i, column, numbers.of[i]);
-      }
+      f(place, philox(seed, call, static_cast<uint64_t>(row_), stream));
     }
   }
 
   // The sum of all threads' values, the same in each. All threads of the block must come here.
   __device__ S sum(S value) const {
-    const int threads = static_cast<int>(blockDim.x);
-    for (int other = (threads < lanes ? threads : lanes) / 2; other > 0; other /= 2)
+    for (int other = (threads_ < lanes ? threads_ : lanes) / 2; other > 0; other /= 2) {
       value += of_other_lane(value, other);
-    if (threads <= lanes) return value;
+    }
+    if (threads_ <= lanes) return value;
     __syncthreads();  // until all have read the sums before
     if (threadIdx.x % lanes == 0) partial_[threadIdx.x / lanes] = value;
     __syncthreads();
     S total = S(0);
-    for (int i = 0; i < threads / lanes; ++i) total += partial_[i];
+    for (int i = 0; i < threads_ / lanes; ++i) total += partial_[i];
     return total;
   }
 
  private:
-  int columns_, slots_, first_;
+  int columns_, threads_, end_, first_;
   int64_t row_;
   S* partial_;
-  S* tiles_;
+  Four<S>* tiles_;
 };
 
 // Numbers of shared memory for so many rows with so many tiles.
 inline int64_t shared_numbers(int64_t columns, int64_t rows, int steps, int64_t tiles) {
   const int threads = row_threads(columns);
-  const int64_t tile_numbers = int64_t{threads} * elements_of_thread(static_cast<int>(columns), threads);
+  const int64_t tile_numbers = int64_t{numbers_of_call} * threads * fours_of_thread(static_cast<int>(columns), threads);
   return rows * (numbers_beside_tiles(threads, steps) + tiles * tile_numbers);
 }
 

@@ -26,25 +26,64 @@ __device__ void with_numbers(const Numbers& numbers, F f) {
   }
 }
 
-// f(slot, number) for the thread's elements of a row of `from`, which begins at `begin`.
+struct Set {
+  template <class S>
+  __device__ void operator()(S& element, S value) const {
+    element = value;
+  }
+};
+struct Add {
+  template <class S>
+  __device__ void operator()(S& element, S value) const {
+    element += value;
+  }
+};
+struct Times {
+  template <class S>
+  __device__ S operator()(S a, S b) const {
+    return a * b;
+  }
+};
+
+// f(h[place].of[i], number) for the thread's elements and those of a row of `from`, which begins at `begin`.
 template <class S, class F>
-__device__ void read(const Numbers& from, int64_t begin, const Row<S>& row, F f) {
+__device__ void read(const Numbers& from, int64_t begin, const Row<S>& row, Four<S>* h, F f) {
   with_numbers(from, [&](const auto* data) {
-    row.for_each_of(data + begin, [&](int slot, auto number) { f(slot, static_cast<S>(widen(number))); });
+    row.for_each_of(data + begin, [&](int place, const auto& numbers) {
+      Four<S> four = h[place];
+#pragma unroll
+      for (int i = 0; i < numbers_of_call; ++i) f(four.of[i], static_cast<S>(widen(numbers[i])));
+      h[place] = four;
+    });
   });
 }
 
 // A row of `to`, which begins at `begin`, becomes h.
 template <class S>
-__device__ void write(const S* h, const Row<S>& row, const Numbers& to, int64_t begin) {
+__device__ void write(const Four<S>* h, const Row<S>& row, const Numbers& to, int64_t begin) {
   with_numbers(to, [&]<class T>(T* data) {
-    row.for_each([&](int slot, int c) { data[begin + c] = narrow<T>(static_cast<Compute<T>>(h[row.at(slot)])); });
+    row.for_each_element([&](int place, int i, int column) {
+      data[begin + column] = narrow<T>(static_cast<Compute<T>>(h[place].of[i]));
+    });
+  });
+}
+
+// to = f(from...) for the thread's elements. `to` may be one of the others.
+template <class S, class F, class... From>
+__device__ void compute(const Row<S>& row, Four<S>* to, F f, const From*... from) {
+  row.for_each([&](int place) {
+    Four<S> result;
+    [&](const auto&... fours) {
+#pragma unroll
+      for (int i = 0; i < numbers_of_call; ++i) result.of[i] = f(fours.of[i]...);
+    }(from[place]...);
+    to[place] = result;
   });
 }
 
 // Blocks that nvcc is to find room for on a multiprocessor: for more, it would spill registers.
 template <class S>
-inline constexpr int room = sizeof(S) == 8 ? 3 : 4;
+inline constexpr int room = sizeof(S) == 8 ? 2 : 4;
 
 // ---- a step ----
 
@@ -67,34 +106,26 @@ struct Rows {
 
 // h = f(h), which is kept where there is a place for it.
 template <class S>
-__device__ void activate(const RowStep& step, const Row<S>& row, S* h, S* kept) {
+__device__ void activate(const RowStep& step, const Row<S>& row, Four<S>* h, Four<S>* kept) {
   const Params<S> params{static_cast<S>(step.params.first), static_cast<S>(step.params.second)};
-  with_activation(step.activation, [&](auto f) {
-    row.for_each([&](int slot, int) {
-      S& element = h[row.at(slot)];
-      if (kept) kept[row.at(slot)] = element;
-      element = decltype(f)::value(Number<S>(element), params).v;
-    });
-  });
+  if (kept) compute(row, kept, [](S x) { return x; }, h);
+  with_activation(step.activation,
+                  [&](auto f) { compute(row, h, [&](S x) { return decltype(f)::value(Number<S>(x), params).v; }, h); });
 }
 
-// h = from * weight + bias
+// h = h * weight + bias
 template <class S>
-__device__ void affine(const RowStep& step, const Row<S>& row, const S* from, S* h) {
-  if (step.weight.data) {
-    read(step.weight, 0, row, [&](int slot, S w) { h[row.at(slot)] = from[row.at(slot)] * w; });
-  } else if (from != h) {
-    row.for_each([&](int slot, int) { h[row.at(slot)] = from[row.at(slot)]; });
-  }
-  if (step.bias.data) read(step.bias, 0, row, [&](int slot, S b) { h[row.at(slot)] += b; });
+__device__ void affine(const RowStep& step, const Row<S>& row, Four<S>* h) {
+  if (step.weight.data) read(step.weight, 0, row, h, [](S& x, S weight) { x *= weight; });
+  if (step.bias.data) read(step.bias, 0, row, h, Add());
 }
 
-// to = (h - mean) * the result, which is 1 / sqrt(variance + eps)
+// h = (h - mean) * the result, which is 1 / sqrt(variance + eps)
 template <class S>
-__device__ S normalize(const RowStep& step, const Row<S>& row, int columns, const S* h, S* to) {
+__device__ S normalize(const RowStep& step, const Row<S>& row, int columns, Four<S>* h) {
   const auto sum_of = [&](auto term) {
     S sum = S(0);
-    row.for_each([&](int slot, int) { sum += term(h[row.at(slot)]); });
+    row.for_each_element([&](int place, int i, int) { sum += term(h[place].of[i]); });
     return row.sum(sum);
   };
   const S n = static_cast<S>(columns);
@@ -102,14 +133,20 @@ __device__ S normalize(const RowStep& step, const Row<S>& row, int columns, cons
   if (step.centered) mean = sum_of([](S x) { return x; }) / n;
   const S squares = sum_of([&](S x) { return (x - mean) * (x - mean); });
   const S multiplier = S(1) / library::sqrt(squares / n + static_cast<S>(step.eps));
-  row.for_each([&](int slot, int) { to[row.at(slot)] = (h[row.at(slot)] - mean) * multiplier; });
+  compute(row, h, [&](S x) { return (x - mean) * multiplier; }, h);
   return multiplier;
 }
 
+// h = h * the dropout's factors
 template <class S>
-__device__ void drop(const RowStep& step, const Row<S>& row, uint64_t seed, S* h) {
-  row.for_each_number(seed, step.stream, [&](int slot, int, uint32_t number) {
-    h[row.at(slot)] *= number >= step.threshold ? static_cast<S>(step.scale) : S(0);
+__device__ void drop(const RowStep& step, const Row<S>& row, uint64_t seed, Four<S>* h) {
+  row.for_each_number(seed, step.stream, [&](int place, const FourNumbers& numbers) {
+    Four<S> four = h[place];
+#pragma unroll
+    for (int i = 0; i < numbers_of_call; ++i) {
+      four.of[i] *= numbers.of[i] >= step.threshold ? static_cast<S>(step.scale) : S(0);
+    }
+    h[place] = four;
   });
 }
 
@@ -127,9 +164,9 @@ template <class S>
 __global__ void __launch_bounds__(block_threads, room<S>) forward(Rows<S> rows, Numbers x, Numbers added, Numbers y) {
   const uint64_t seed = rows.seed ? static_cast<uint64_t>(*rows.seed) : 0;
   for_each_row(rows, 0, [&](const Row<S>& row) {
-    S* const h = row.tile(0);
+    Four<S>* const h = row.tile(0);
     const int64_t begin = row.number() * rows.columns;
-    read(x, begin, row, [&](int slot, S value) { h[row.at(slot)] = value; });
+    read(x, begin, row, h, Set());
     for (int i = 0; i < rows.count; ++i) {
       const RowStep& step = rows.steps[i];
       switch (step.kind) {
@@ -137,17 +174,17 @@ __global__ void __launch_bounds__(block_threads, room<S>) forward(Rows<S> rows, 
           activate<S>(step, row, h, nullptr);
           break;
         case RowStep::Kind::norm:
-          normalize(step, row, rows.columns, h, h);
+          normalize(step, row, rows.columns, h);
           [[fallthrough]];
         case RowStep::Kind::scale:
-          affine(step, row, h, h);
+          affine(step, row, h);
           break;
         case RowStep::Kind::dropout:
           drop(step, row, seed, h);
           break;
       }
     }
-    if (added.data) read(added, begin, row, [&](int slot, S value) { h[row.at(slot)] += value; });
+    if (added.data) read(added, begin, row, h, Add());
     write(h, row, y, begin);
   });
 }
@@ -162,30 +199,25 @@ class Backward {
   __device__ Backward(const Rows<S>& rows, const Row<S>& row) : rows_(rows), row_(row), h_(row.tile(rows.count)) {}
 
   __device__ void forward(const Numbers& x, uint64_t seed) {
-    if (x.data) {
-      read(x, begin(), row_, [&](int slot, S value) { at(h_, slot) = value; });
-    } else {
-      row_.for_each([&](int slot, int) { at(h_, slot) = S(0); });
-    }
+    if (x.data) read(x, begin(), row_, h_, Set());
     for (int i = 0; i < rows_.count; ++i) {
       const RowStep& step = rows_.steps[i];
-      S* const kept = row_.tile(i);
+      Four<S>* const kept = row_.tile(i);
       switch (step.kind) {
         case RowStep::Kind::activation:
           activate(step, row_, h_, kept);
           break;
         case RowStep::Kind::norm:
-          row_.of_step(i) = normalize(step, row_, rows_.columns, h_, kept);
-          affine(step, row_, kept, h_);
-          break;
+          row_.of_step(i) = normalize(step, row_, rows_.columns, h_);
+          [[fallthrough]];
         case RowStep::Kind::scale:
-          row_.for_each([&](int slot, int) { at(kept, slot) = at(h_, slot); });
-          affine(step, row_, h_, h_);
+          compute(row_, kept, [](S x) { return x; }, h_);
+          affine(step, row_, h_);
           break;
         case RowStep::Kind::dropout:
-          row_.for_each([&](int slot, int) { at(kept, slot) = S(1); });
+          row_.for_each([&](int place) { kept[place] = {{S(1), S(1), S(1), S(1)}}; });
           drop(step, row_, seed, kept);
-          row_.for_each([&](int slot, int) { at(h_, slot) *= at(kept, slot); });
+          if (x.data) compute(row_, h_, Times(), h_, kept);
           break;
       }
     }
@@ -196,70 +228,65 @@ class Backward {
   }
 
   __device__ void backward(const Numbers& grad, const Numbers& added, const Numbers& dx) {
-    read(grad, begin(), row_, [&](int slot, S value) { at(h_, slot) = value; });
+    read(grad, begin(), row_, h_, Set());
     int sums = 0;
     for (int i = 0; i < rows_.count; ++i) sums += rows_.steps[i].wants_weight_grad + rows_.steps[i].wants_bias_grad;
     for (int i = rows_.count - 1; i >= 0; --i) {
       const RowStep& step = rows_.steps[i];
-      const S* const kept = row_.tile(i);
+      const Four<S>* const kept = row_.tile(i);
       if (step.wants_bias_grad) {
-        S* const sum = row_.tile(rows_.count + sums--);
-        row_.for_each([&](int slot, int) { at(sum, slot) += at(h_, slot); });
+        Four<S>* const sum = row_.tile(rows_.count + sums--);
+        compute(row_, sum, [](S s, S g) { return s + g; }, sum, h_);
       }
       if (step.wants_weight_grad) {
-        S* const sum = row_.tile(rows_.count + sums--);
-        row_.for_each([&](int slot, int) { at(sum, slot) += at(h_, slot) * at(kept, slot); });
+        Four<S>* const sum = row_.tile(rows_.count + sums--);
+        compute(row_, sum, [](S s, S g, S x) { return s + g * x; }, sum, h_, kept);
       }
       through(step, i, kept);
     }
     if (!dx.data) return;
-    if (added.data) read(added, begin(), row_, [&](int slot, S value) { at(h_, slot) += value; });
+    if (added.data) read(added, begin(), row_, h_, Add());
     write<S>(h_, row_, dx, begin());
   }
 
  private:
-  template <class T>
-  __device__ static T& at(T* tile, int slot) {
-    return tile[Row<S>::at(slot)];
-  }
   __device__ int64_t begin() const { return row_.number() * rows_.columns; }
 
   // h_, the gradient of the step's result, becomes that of its input.
-  __device__ void through(const RowStep& step, int i, const S* kept) {
+  __device__ void through(const RowStep& step, int i, const Four<S>* kept) {
     switch (step.kind) {
       case RowStep::Kind::activation: {
         const Params<S> params{static_cast<S>(step.params.first), static_cast<S>(step.params.second)};
         with_activation(step.activation, [&](auto f) {
           using N = Number<S>;
-          row_.for_each([&](int slot, int) {
-            at(h_, slot) = decltype(f)::template gradient<N>(N(at(h_, slot)), N(at(kept, slot)), params).v;
-          });
+          const auto gradient = [&](S g, S x) { return decltype(f)::template gradient<N>(N(g), N(x), params).v; };
+          compute(row_, h_, gradient, h_, kept);
         });
         return;
       }
       case RowStep::Kind::dropout:
-        row_.for_each([&](int slot, int) { at(h_, slot) *= at(kept, slot); });
+        compute(row_, h_, Times(), h_, kept);
         return;
       default:
         break;
     }
-    if (step.weight.data) read(step.weight, 0, row_, [&](int slot, S w) { at(h_, slot) *= w; });
+    if (step.weight.data) read(step.weight, 0, row_, h_, [](S& g, S weight) { g *= weight; });
     if (step.kind == RowStep::Kind::scale) return;
     const auto mean_of = [&](auto term) {
       S sum = S(0);
-      row_.for_each([&](int slot, int) { sum += term(slot); });
+      row_.for_each_element([&](int place, int i, int) { sum += term(h_[place].of[i], kept[place].of[i]); });
       return row_.sum(sum) / static_cast<S>(rows_.columns);
     };
     S mean = S(0);
-    if (step.centered) mean = mean_of([&](int slot) { return at(h_, slot); });
-    const S along = mean_of([&](int slot) { return at(h_, slot) * at(kept, slot); });
+    if (step.centered) mean = mean_of([](S g, S) { return g; });
+    const S along = mean_of(Times());
     const S multiplier = row_.of_step(i);
-    row_.for_each([&](int slot, int) { at(h_, slot) = (at(h_, slot) - mean - at(kept, slot) * along) * multiplier; });
+    compute(row_, h_, [&](S g, S x) { return (g - mean - x * along) * multiplier; }, h_, kept);
   }
 
   const Rows<S>& rows_;
   const Row<S>& row_;
-  S* h_;
+  Four<S>* h_;
 };
 
 // Columns of sums: those of the steps in order, the weight's before the bias'.
@@ -269,8 +296,8 @@ __global__ void __launch_bounds__(block_threads, room<S>)
   const uint64_t seed = rows.seed ? static_cast<uint64_t>(*rows.seed) : 0;
   const Row<S> places(shared_memory(), rows.columns, rows.count, 0, true);
   for (int i = 0; i < sums; ++i) {
-    S* const sum = places.tile(rows.count + 1 + i);
-    places.for_each([&](int slot, int) { sum[places.at(slot)] = S(0); });
+    Four<S>* const sum = places.tile(rows.count + 1 + i);
+    places.for_each([&](int place) { sum[place] = {}; });
   }
   for_each_row(rows, rows.count, [&](const Row<S>& row) {
     Backward<S> block(rows, row);
@@ -281,14 +308,14 @@ __global__ void __launch_bounds__(block_threads, room<S>)
   // The sums of the block's rows are in the first one's memory and those behind it.
   __syncthreads();
   if (threadIdx.y > 0) return;
-  const int row_numbers = static_cast<int>(blockDim.x) * elements_of_thread(rows.columns, blockDim.x);
+  const int next_row = static_cast<int>(blockDim.x) * fours_of_thread(rows.columns, blockDim.x);
   for (int i = 0; i < sums; ++i) {
-    const S* const of_rows = places.tile(rows.count + 1 + i);
+    const Four<S>* const of_rows = places.tile(rows.count + 1 + i);
     S* const to = block_sums + (int64_t{blockIdx.x} * sums + i) * rows.columns;
-    places.for_each([&](int slot, int c) {
+    places.for_each_element([&](int place, int k, int column) {
       S sum = S(0);
-      for (unsigned r = 0; r < blockDim.y; ++r) sum += of_rows[r * row_numbers + places.at(slot)];
-      to[c] = sum;
+      for (unsigned r = 0; r < blockDim.y; ++r) sum += of_rows[r * next_row + place].of[k];
+      to[column] = sum;
     });
   }
 }
