@@ -89,7 +89,7 @@ struct Products {
   using Bytes16 = Packet<S, 16 / sizeof(S)>;
 
   // A thread's, with so many threads across.
-  __device__ static constexpr int rows(int across) { return tile_rows<S> * across / block_threads; }
+  FASTOPS_HOST_DEVICE static constexpr int rows(int across) { return tile_rows<S> * across / block_threads; }
   static constexpr int most_rows = rows(threads_across(tile_columns));
   static constexpr int packets = tile_columns / threads_across(tile_columns) / Bytes16::width;
 
