@@ -81,5 +81,11 @@ int hipDeviceGetAttribute(int* value, int attribute, int device) {
   return 0;
 }
 
+int hipStreamIsCapturing(void* stream, int* status) {
+  (void)stream;
+  *status = 0;
+  return 0;
+}
+
 int hipGetLastError(void) { return stand_in_fails ? failure : 0; }
 const char* hipGetErrorString(int error) { return error == failure ? "the stand-in was told to fail" : "no error"; }

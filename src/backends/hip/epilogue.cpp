@@ -67,7 +67,7 @@ std::optional<Tensor> try_epilogue(const Tensor& x, const Tensor& weight, const 
   if (device >= answers.size()) return std::nullopt;
   std::atomic<Answer>& answer = answers[device][static_cast<size_t>(dtype_of(x))][f.id == Activation::gelu_tanh];
   if (answer == Answer::unknown) {
-    if (may_be_captured(x)) return std::nullopt;
+    if (is_captured(x)) return std::nullopt;
     answer = tried(x, f, in_steps) ? Answer::yes : Answer::no;
   }
   if (answer == Answer::no) return std::nullopt;

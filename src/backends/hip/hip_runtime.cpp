@@ -47,6 +47,7 @@ struct Runtime {
   Result (*pop)(Size*, Size*, size_t*, void**) = nullptr;
   Result (*launch)(const void*, Size, Size, void**, size_t, void*) = nullptr;
   Result (*attribute)(int*, int, int) = nullptr;
+  Result (*is_capturing)(void*, int*) = nullptr;
   Result (*last_error)() = nullptr;
   const char* (*error_string)(Result) = nullptr;
 
@@ -68,6 +69,7 @@ struct Runtime {
     find(pop, "__hipPopCallConfiguration");
     find(launch, "hipLaunchKernel");
     find(attribute, "hipDeviceGetAttribute");
+    find(is_capturing, "hipStreamIsCapturing");
     find(last_error, "hipGetLastError");
     find(error_string, "hipGetErrorString");
   }
@@ -123,6 +125,10 @@ Result hipLaunchKernel(const void* kernel, Size grid, Size block, void** argumen
 // The numbers of the attributes are the same from HIP 5 on.
 Result hipDeviceGetAttribute(int* value, int attribute, int device) {
   return is_there() ? runtime().attribute(value, attribute, device) : not_initialized;
+}
+
+Result hipStreamIsCapturing(void* stream, int* status) {
+  return is_there() ? runtime().is_capturing(stream, status) : not_initialized;
 }
 
 Result hipGetLastError() { return is_there() ? runtime().last_error() : not_initialized; }

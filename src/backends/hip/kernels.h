@@ -44,6 +44,9 @@ FASTOPS_KERNELS_API Error unusable();
 // How many multiprocessors (compute units) the device has; 1 where the runtime does not say.
 FASTOPS_KERNELS_API int64_t multiprocessors(int device);
 
+// Whether what is put on the stream is captured into a graph, or may be: where the runtime does not say.
+FASTOPS_KERNELS_API bool is_captured(void* stream);
+
 // The bytes of shared memory that a block may have on every GPU, and those on the device.
 inline constexpr int64_t shared_bytes_everywhere = 48 * 1024;
 FASTOPS_KERNELS_API int64_t most_shared_bytes(int device);

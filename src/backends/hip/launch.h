@@ -30,19 +30,8 @@ inline void* stream_of(const Tensor& tensor) {
   return device.getStream(tensor.device()).native_handle();
 }
 
-// Whether that stream is being captured into a graph, or may be: older versions of torch do not say for every device.
-inline bool may_be_captured(const Tensor& tensor) {
-  if (tensor.is_cpu()) return false;  // the emulator's
-  const c10::impl::VirtualGuardImpl device(tensor.device().type());
-  const auto captured = []<class Stream>(const Stream& stream) {
-    if constexpr (requires { stream.is_capturing(); }) {
-      return stream.is_capturing();
-    } else {
-      return true;
-    }
-  };
-  return captured(device.getStream(tensor.device()));
-}
+// Whether that stream is being captured into a graph, or may be.
+inline bool is_captured(const Tensor& tensor) { return is_captured(stream_of(tensor)); }
 
 // The memory of a tensor that kernels read only.
 inline void* data_of(const Tensor& tensor) { return const_cast<void*>(tensor.const_data_ptr()); }

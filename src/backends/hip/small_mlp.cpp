@@ -58,7 +58,7 @@ SmallNetwork network_of(const MlpArguments& mlp) {
   network.rows = row_count(mlp.input);
   network.dtype = dtype_of(mlp.input);
   network.multiprocessors = multiprocessors_of(mlp.input);
-  network.launch = may_be_captured(mlp.input) ? launch_in_graph : launch_by_host;
+  network.launch = is_captured(mlp.input) ? launch_in_graph : launch_by_host;
   return network;
 }
 

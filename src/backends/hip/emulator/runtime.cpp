@@ -29,6 +29,7 @@ Configuration pushed;
 std::string launches;  // a line for each
 int successes = -1;    // launches until one fails; negative where none is to
 int last_error = 0;
+int capture = 0;  // the status of every stream; negative where asking for it fails
 constexpr int failure = 719;
 const char* failure_text = nullptr;  // of the last failure
 
@@ -50,6 +51,11 @@ int pop(Size* grid, Size* block, size_t* shared, void** stream) {
   return 0;
 }
 
+int fail(const char* error) {
+  failure_text = error;
+  return last_error = failure;
+}
+
 int launch(const void* kernel, Size grid, Size block, size_t shared, void* stream) {
   const c10::impl::VirtualGuardImpl device(c10::kPrivateUse1);
   std::ostringstream line;
@@ -60,14 +66,20 @@ int launch(const void* kernel, Size grid, Size block, size_t shared, void* strea
   const char* error = fastops::hip::emulator::launch_limits_error(grid, block);
   if (shared > std::exchange(allowed_shared, 48 * 1024)) error = "so much shared memory is not allowed";
   if (successes >= 0 && successes-- == 0) error = "the stand-in was told to fail";
-  if (error) failure_text = error;
-  return last_error = error ? failure : 0;
+  return error ? fail(error) : 0;
 }
 
 // As many multiprocessors as an H100 has, and on the other device few. Of shared memory, for which launchers ask as
 // well, that is less than every GPU has, but for CUDA, as much as an H100's blocks may have.
 int get_attribute(int* value, int device) {
   *value = device == 0 ? 132 : 16;
+  return 0;
+}
+
+// What streams say of themselves: the status, or that there is none.
+int get_capture(int* status) {
+  if (capture < 0) return fail("the stand-in was told not to say");
+  *status = capture;
   return 0;
 }
 
@@ -81,6 +93,9 @@ extern "C" {
 
 // Lets the launch after the next `count` ones fail.
 void stand_in_fail_after(int count) { successes = count; }
+
+// Lets all streams be captured (1), or fail to say whether they are (-1).
+void stand_in_capture(int status) { capture = status; }
 
 // The launches since the last call; the text is good until the next launch.
 const char* stand_in_launches() {
@@ -107,6 +122,7 @@ int hipLaunchKernel(const void* kernel, Size grid, Size block, void**, size_t sh
   return launch(kernel, grid, block, shared, stream);
 }
 int hipDeviceGetAttribute(int* value, int, int device) { return get_attribute(value, device); }
+int hipStreamIsCapturing(void*, int* status) { return get_capture(status); }
 int hipGetLastError() { return take_last_error(); }
 const char* hipGetErrorString(int error) { return error == failure ? failure_text : "no error"; }
 
@@ -144,6 +160,7 @@ int cudaFuncSetAttribute(const void*, int, int value) {
   allowed_shared = value;
   return 0;
 }
+int cudaStreamIsCapturing(void*, int* status) { return get_capture(status); }
 int cudaGetLastError() { return take_last_error(); }
 const char* cudaGetErrorString(int error) { return hipGetErrorString(error); }
 

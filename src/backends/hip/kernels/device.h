@@ -41,6 +41,14 @@ inline int attribute(hipDeviceAttribute_t name, int device) {
 }
 inline int multiprocessors_of(int device) { return attribute(hipDeviceAttributeMultiprocessorCount, device); }
 inline int most_shared_bytes_of(int device) { return attribute(hipDeviceAttributeMaxSharedMemoryPerBlock, device); }
+inline bool is_captured_by_runtime(void* stream) {
+  hipStreamCaptureStatus status{};
+  if (hipStreamIsCapturing(static_cast<Stream>(stream), &status) == hipSuccess) {
+    return status != hipStreamCaptureStatusNone;
+  }
+  launch_error();  // takes the error, which is not the next launch's
+  return true;
+}
 #else
 using Stream = cudaStream_t;
 inline const char* launch_error() {
@@ -53,6 +61,14 @@ inline int attribute(cudaDeviceAttr name, int device) {
 }
 inline int multiprocessors_of(int device) { return attribute(cudaDevAttrMultiProcessorCount, device); }
 inline int most_shared_bytes_of(int device) { return attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device); }
+inline bool is_captured_by_runtime(void* stream) {
+  cudaStreamCaptureStatus status{};
+  if (cudaStreamIsCapturing(static_cast<Stream>(stream), &status) == cudaSuccess) {
+    return status != cudaStreamCaptureStatusNone;
+  }
+  launch_error();  // takes the error, which is not the next launch's
+  return true;
+}
 #endif
 
 extern __shared__ double2 dynamic_shared_memory[];
@@ -79,6 +95,7 @@ const char* launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t 
 
 inline int multiprocessors_of(int) { return 132; }  // as many as an H100 has
 inline int most_shared_bytes_of(int) { return emulator::most_shared_memory; }
+inline bool is_captured_by_runtime(void*) { return false; }
 
 inline void* shared_memory() { return emulator::shared_memory(); }
 

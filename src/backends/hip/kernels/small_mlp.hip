@@ -254,6 +254,8 @@ Error dispatch_storage(Dtype dtype, F f) {
 
 int64_t multiprocessors(int device) { return std::max(multiprocessors_of(device), 1); }
 
+bool is_captured(void* stream) { return is_captured_by_runtime(stream); }
+
 int64_t most_shared_bytes(int device) {
   return std::max<int64_t>(most_shared_bytes_of(device), shared_bytes_everywhere);
 }
