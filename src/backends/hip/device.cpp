@@ -4,6 +4,7 @@
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/sum.h>
 
@@ -23,10 +24,13 @@ struct Device {
   using Guard = c10::DeviceGuard;
 
   static Tensor empty(at::IntArrayRef sizes, const Tensor& like) { return at::empty(sizes, like.options()); }
-  static Tensor empty_like(const Tensor& like) { return at::empty_like(like); }
+  static Tensor empty_like(const Tensor& like) {
+    if (!like.is_non_overlapping_and_dense()) return at::empty_like(like);
+    return at::empty_strided(like.sizes(), like.strides(), like.options());  // what that calls through the dispatcher
+  }
 
   static bool try_activation(const ActivationSpec& f, const Tensor& x, const Tensor& y) {
-    const auto grid = find_grid({y}, {x});
+    const auto grid = find_grid(y, x);
     if (grid) check(activation_forward(call_for(f, y, *grid), grid->matrices[1], grid->matrices[0]));
     return grid.has_value();
   }

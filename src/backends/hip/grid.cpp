@@ -25,12 +25,31 @@ int64_t multiprocessors_of(const Tensor& tensor) { return once_of<multiprocessor
 int64_t most_shared_bytes_of(const Tensor& tensor) { return once_of<most_shared_bytes>(tensor); }
 
 std::optional<Grid> find_grid(at::ArrayRef<Tensor> outputs, at::ArrayRef<Tensor> inputs, bool keep_columns) {
+  Grid grid{1, 1, {}};
+  const Tensor* defined = nullptr;  // the first that is
+  bool is_row = !keep_columns;      // one after another in memory, as far as was seen
+  const auto add = [&](const Tensor& tensor, bool is_output) {
+    Matrix matrix;
+    if (tensor.defined()) {
+      matrix.data = is_output ? tensor.mutable_data_ptr() : data_of(tensor);
+      matrix.column_stride = 1;
+      if (!defined) defined = &tensor;
+      is_row = is_row && same_layout(*defined, tensor);
+    }
+    grid.matrices.push_back(matrix);
+  };
+  for (const Tensor& output : outputs) add(output, true);
+  for (const Tensor& input : inputs) add(input, false);
+  const Tensor& first = *defined;
+  if (first.numel() == 0) {
+    return Grid{0, keep_columns ? first.size(-1) : 0, c10::SmallVector<Matrix, 6>(grid.matrices.size(), Matrix())};
+  }
+  if (is_row) {  // most are: their dimensions need no look
+    grid.columns = first.numel();
+    return grid;
+  }
   c10::SmallVector<Tensor, 6> tensors(outputs.begin(), outputs.end());
   tensors.append(inputs.begin(), inputs.end());
-  const Tensor& first = *std::find_if(tensors.begin(), tensors.end(), [](const Tensor& t) { return t.defined(); });
-  if (first.numel() == 0) {
-    return Grid{0, keep_columns ? first.size(-1) : 0, c10::SmallVector<Matrix, 6>(tensors.size(), Matrix())};
-  }
   c10::SmallVector<int64_t, 6> dims = dims_by_stride(first);
   Axes axes;
   if (keep_columns) {  // which join with no other dimension
@@ -40,14 +59,12 @@ std::optional<Grid> find_grid(at::ArrayRef<Tensor> outputs, at::ArrayRef<Tensor>
   }
   axes.append(joined_axes(tensors, dims));
   if (axes.size() > 2) return std::nullopt;
-  Grid grid{axes.size() > 1 ? axes[1].size : 1, axes.empty() ? 1 : axes[0].size, {}};
   for (size_t i = 0; i < tensors.size(); ++i) {
-    Matrix matrix;
-    if (tensors[i].defined()) matrix.data = i < outputs.size() ? tensors[i].mutable_data_ptr() : data_of(tensors[i]);
-    matrix.row_stride = axes.size() > 1 ? axes[1].strides[i] : 0;
-    matrix.column_stride = axes.empty() ? 1 : axes[0].strides[i];
-    grid.matrices.push_back(matrix);
+    if (!axes.empty()) grid.matrices[i].column_stride = axes[0].strides[i];
+    if (axes.size() > 1) grid.matrices[i].row_stride = axes[1].strides[i];
   }
+  if (!axes.empty()) grid.columns = axes[0].size;
+  if (axes.size() > 1) grid.rows = axes[1].size;
   return grid;
 }
 
