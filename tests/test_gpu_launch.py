@@ -157,18 +157,22 @@ def test_wide_rows(columns, runtime):
 # Networks: features of the layers, rows, dtype, device; whether they are one kernel, forward and backward. Device 0
 # seems to have 132 multiprocessors, device 1 has 16.
 SMALL = [
-    ((128, 128, 128, 128), 132 * 32, torch.float32, 0, True, False),
-    ((128, 128, 128, 128), 132 * 32 + 1, torch.float32, 0, False, False),
-    ((128, 128, 128, 128), 1, torch.float32, 0, True, True),
-    ((64, 64, 64, 64), 1365, torch.float32, 0, True, True),
-    ((32, 32, 32, 1), 132 * 128, torch.float32, 0, True, True),
+    ((128, 128, 128, 128), 1365, torch.float32, 0, False, False),
+    ((128, 128, 128, 128), 15, torch.float32, 0, False, True),
+    ((128, 128, 128, 128), 14, torch.float32, 0, True, True),
+    ((64, 64, 64, 64), 132 * 32, torch.float32, 0, True, True),
+    ((64, 64, 64, 64), 132 * 64, torch.float32, 0, True, False),
+    ((64, 64, 64, 64), 132 * 64 + 1, torch.float32, 0, False, False),
+    ((32, 32, 32, 1), 132 * 96, torch.float32, 0, True, True),
+    ((32, 32, 32, 1), 132 * 128, torch.float32, 0, True, False),
     ((32, 32, 32, 1), 132 * 128 + 1, torch.float32, 0, False, False),
-    ((32, 32, 32, 1), 16 * 128, torch.float32, 1, True, True),
+    ((32, 32, 32, 1), 16 * 96, torch.float32, 1, True, True),
     ((32, 32, 32, 1), 16 * 128 + 1, torch.float32, 1, False, False),
     ((128, 128, 128, 128), 1365, torch.bfloat16, 0, True, True),
     ((128, 128, 128, 128), 1365, torch.float16, 1, True, False),
-    ((128, 128, 128, 128), 132 * 16, torch.float64, 0, True, False),
-    ((128, 128, 128, 128), 132 * 16 + 1, torch.float64, 0, False, False),
+    ((128, 128, 128, 128), 7, torch.float64, 0, True, True),
+    ((128, 128, 128, 128), 8, torch.float64, 0, False, True),
+    ((128, 128, 128, 128), 1365, torch.float64, 0, False, False),
     ((16, 16, 16), 1365, torch.float64, 0, True, True),
     ((128, 128, 129), 5, torch.bfloat16, 0, False, False),
 ]
@@ -192,6 +196,26 @@ def test_choice_of_one_kernel(sizes, rows, dtype, index, forward, backward, runt
         assert launched[0].grid[0] == -(-rows // (16 if dtype == torch.float64 else 32))
         assert launched[1].grid[0] * launched[1].block[0] >= sum(n * k + n for k, n in itertools.pairwise(sizes))
         assert launched[1].block[1] >= 8
+
+
+@pytest.mark.parametrize(
+    ("width", "rows", "dtype", "by_host", "in_graph"),
+    [
+        (32, 1, torch.float32, True, True),
+        (128, 1, torch.float32, True, False),
+        (64, 1365, torch.float32, True, True),
+        (96, 1365, torch.float32, True, False),
+        (128, 1365, torch.bfloat16, True, False),
+    ],
+    ids=str,
+)
+def test_choice_in_a_graph(width, rows, dtype, by_host, in_graph, runtime):
+    """Where a stream is captured, or does not say, launches count less. What it fails to say is no launch's error."""
+    x, weight, bias = matrix(rows, width, dtype=dtype), matrix(width, width, dtype=dtype), matrix(1, width, dtype=dtype)
+    for captured, is_one in ((0, by_host), (1, in_graph), (-1, in_graph), (0, by_host)):
+        runtime.stand_in_capture(captured)
+        ops.mlp(x, [weight] * 3, [bias[0]] * 3, "gelu", "gelu")
+        assert ([launch.kernel for launch in launches(runtime)] == ["forward"]) == is_one
 
 
 def test_last_step_of_a_product(runtime):

@@ -99,7 +99,7 @@ def test_measured_times_stand_beside(tmp_path):
     assert times == {(case, "fastops"): 10e-6}
     head, _, *lines = model.table(H100, ["tiny"], "5-15-1", times, quick=True)
     assert "fastops measured" in head
-    assert lines[0].endswith(" | 10.0 | -50% |  |  |")
+    assert lines[0].endswith(" | 10.0 | -49% |  |  |")
     assert lines[1].endswith(" |  |  |  |  |")
     assert "measured" not in next(model.table(H100, ["tiny"], "", {}, quick=True))
 

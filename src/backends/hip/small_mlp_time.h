@@ -17,6 +17,9 @@ namespace fastops::hip {
 inline constexpr int64_t launch_by_host = 5000;
 inline constexpr int64_t launch_in_graph = 2200;
 
+// But PyTorch's products of float32 with more than a few rows, at least.
+inline constexpr int64_t float32_product = 3900;
+
 // What counts of a network.
 struct SmallNetwork {
   int64_t layers = 0;
@@ -61,9 +64,11 @@ class SmallMlpTime {
   constexpr int64_t tiles() const { return divide_up(network_.rows, tile_rows()); }
   constexpr bool is_16_bit() const { return network_.dtype == Dtype::bfloat16 || network_.dtype == Dtype::float16; }
 
-  // So many products of float32 or float64 for each of a thread's sums.
-  static constexpr int64_t products(int64_t depth, int64_t width) {
-    return depth * (width > most_small_features / 2 ? 36 : 28);
+  // So many products of float32 or float64 for each of a thread's sums, of which there are none for absent rows. `wide`
+  // is what each takes besides where there are many columns.
+  constexpr int64_t products(int64_t depth, int64_t width, int64_t wide) const {
+    const int64_t of_rows = 26 * std::min(network_.rows, tile_rows()) / tile_rows();
+    return depth * ((width > most_small_features / 2 ? wide : 10) + of_rows);
   }
 
   // By matrix cores, it is the elements on their way that count, and weights that do not lie in packets of 16 bytes: a
@@ -74,26 +79,33 @@ class SmallMlpTime {
   }
 
   constexpr int64_t layer_forward(int64_t i) const {
-    return forward_passes + (is_16_bit() ? matrix_product(i) : products(in(i), out(i)));
+    return forward_passes + (is_16_bit() ? matrix_product(i) : products(in(i), out(i), 40));
   }
 
   // The gradient of the layer's input, but for the first layer's, which is rarely wanted; and the weight's, for each
   // tile of its rows the products over the tile's rows, and its sums, which a thread writes one after another.
   constexpr int64_t layer_backward(int64_t i) const {
     if (is_16_bit()) return backward_passes + matrix_product(i) + parameters(i) / 4;
-    const int64_t of_input = i == 0 ? 0 : products(out(i), in(i));
-    const int64_t of_weight = products(divide_up(out(i), tile_rows()) * tile_rows(), in(i));
+    const int64_t of_input = i == 0 ? 0 : products(out(i), in(i), 24);
+    const int64_t of_weight = products(divide_up(out(i), tile_rows()) * tile_rows(), in(i), 24);
     return backward_passes + of_input + of_weight + parameters(i) / 20;
   }
 
   SmallNetwork network_;
 };
 
+// What the layers take, of so many kernels.
+constexpr int64_t layered_time(const SmallNetwork& network, bool backward, int64_t kernels) {
+  const bool is_long = network.dtype == Dtype::float32 && network.rows > small_tile_rows(network.dtype);
+  const int64_t products = network.layers * (backward ? 2 : 1);
+  return network.launch * (kernels - products) + std::max(network.launch, is_long ? float32_product : 0) * products;
+}
+
 // Whether one kernel takes less time than so many that layers take. (Backward, it is two: the blocks' sums.)
 constexpr bool is_small_mlp_faster(const SmallNetwork& network, bool backward, int64_t layered_kernels) {
   const SmallMlpTime time(network);
   const int64_t rest = backward ? network.launch + time.sums() : 0;
-  return network.launch + time.kernel(backward) + rest <= network.launch * layered_kernels;
+  return network.launch + time.kernel(backward) + rest <= layered_time(network, backward, layered_kernels);
 }
 
 }  // namespace fastops::hip
