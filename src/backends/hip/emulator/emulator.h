@@ -20,6 +20,7 @@
 #define __global__
 #define __device__
 #define __host__
+#define __forceinline__ inline
 #define __launch_bounds__(...)
 
 struct dim3 {

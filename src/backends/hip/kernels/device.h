@@ -106,6 +106,15 @@ const char* launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t 
 
 #endif
 
+// `data`, which is in global memory: AMD's compiler cannot see that of a pointer that it finds by an index.
+__device__ inline void* in_global_memory(void* data) {
+#if defined(__HIP_DEVICE_COMPILE__)
+  return (void*)(__attribute__((address_space(1))) void*)reinterpret_cast<uintptr_t>(data);
+#else
+  return data;
+#endif
+}
+
 // `value`, which is the same in all threads of a wave: AMD's compiler can then branch on it without masks.
 __device__ inline int wave_uniform(int value) {
 #if defined(__HIP_DEVICE_COMPILE__)
@@ -125,6 +134,18 @@ __device__ inline void sync_shared() {
   asm volatile("s_waitcnt lgkmcnt(0)\n\ts_barrier" ::: "memory");
 #else
   __syncthreads();
+#endif
+}
+
+// A barrier of 32 lanes of a wave for what they have in shared memory.
+__device__ inline void sync_lanes() {
+#if defined(__HIP_DEVICE_COMPILE__)
+  __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront");
+  __builtin_amdgcn_wave_barrier();
+#elif defined(__CUDA_ARCH__)
+  __syncwarp();
+#elif !defined(__HIP__) && !defined(__CUDACC__)
+  emulator::wave_operation(32, [](void* const*) {}, nullptr);
 #endif
 }
 

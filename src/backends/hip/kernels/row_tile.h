@@ -7,7 +7,7 @@ namespace fastops::hip {
 
 // ---- dropout ----
 
-// Of 64 neighbours, 16 calls of Philox have four numbers each: a thread's four elements are 16 apart.
+// Of 64 neighbours, 16 calls of Philox have four numbers each, for elements that are 16 apart.
 inline constexpr int calls = 16;
 inline constexpr int numbers_of_call = 4;
 inline constexpr int group = numbers_of_call * calls;
@@ -39,136 +39,196 @@ __device__ inline FourNumbers philox(uint64_t seed, uint32_t call, uint64_t row,
 // Lanes whose sum a wave has without a barrier, whether it is of 32 or 64.
 inline constexpr int lanes = 32;
 
-// The threads of a row: 16 for up to 64 elements, else 32, a wave's, and as many more as a block has while they have
-// more than 16 elements each. More would wait for each other more often, fewer leave a multiprocessor less to do
-// meanwhile.
-inline int row_threads(int64_t columns) {
+// The threads of a row: 16 for up to 64 elements, else 32, which need no barriers, and as many more as a block has
+// while they have more than `most_elements` each.
+inline int row_threads(int64_t columns, int most_elements) {
   int threads = columns > group ? lanes : calls;
-  while (threads < block_threads && int64_t{16} * threads < columns) threads *= 2;
+  while (threads < block_threads && int64_t{most_elements} * threads < columns) threads *= 2;
   return threads;
 }
 
-// Four numbers of a thread in shared memory, read and written at once.
-template <class S>
-struct alignas(16) Four {
-  S of[numbers_of_call];
+// Four numbers beside each other, read and written at once.
+template <class T>
+struct alignas(sizeof(T) < 4 ? 4 * sizeof(T) : 16) Four {
+  T of[4];
 };
 
-// How often a thread has four elements of a row, with those past the last column.
+// f of each of the four.
+template <class F, class First, class... Others>
+__device__ auto map(F f, const Four<First>& first, const Others&... others) {
+  Four<decltype(f(first.of[0], others.of[0]...))> result;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) result.of[i] = f(first.of[i], others.of[i]...);
+  return result;
+}
+
+// How many fours of a row a thread has, with those past the last column.
 FASTOPS_HOST_DEVICE inline int fours_of_thread(int columns, int threads) {
-  return (columns + numbers_of_call * threads - 1) / (numbers_of_call * threads);
+  return (columns + 4 * threads - 1) / (4 * threads);
 }
 
-// For the sums of a row's waves, and what each thread keeps of each step; tiles behind them begin at 16 bytes.
+// For the sums of a row's waves, two at a time by turns, and for what each thread keeps of each step.
+inline constexpr int most_sums = 2;
 FASTOPS_HOST_DEVICE inline int numbers_beside_tiles(int threads, int steps) {
-  return (threads / lanes + 3) / 4 * 4 + steps * threads;
+  return 2 * most_sums * (threads / lanes) + steps * threads;
 }
 
-// The place of one row of a block: blockDim.x threads have it. A thread's elements are in a tile at places, four at
-// each: h[place].of[i]. Those past the last column are somewhere in a tile, too, and whatever they become, nobody
-// reads.
+// The place of one row of a block: blockDim.x threads have it. Four elements of a row are in a tile at each of the
+// thread's places: h[place]. Those past the last column are there, too, and whatever they become, nobody reads.
 template <class S>
 class Row {
  public:
-  __device__ Row(void* memory, int columns, int steps, int64_t row, bool exists)
-      : columns_(exists ? columns : 0),
-        threads_(static_cast<int>(blockDim.x)),
-        end_(threads_ * fours_of_thread(columns, threads_)),
-        first_(static_cast<int>(threadIdx.x) / calls * group + static_cast<int>(threadIdx.x) % calls),
-        row_(row) {
+  __device__ Row(void* memory, int columns, int steps)
+      : all_columns_(columns), threads_(static_cast<int>(blockDim.x)), thread_(static_cast<int>(threadIdx.x)) {
+    end_ = threads_ * fours_of_thread(columns, threads_);
     const int beside = numbers_beside_tiles(threads_, steps);
     S* const numbers = static_cast<S*>(memory);
     partial_ = numbers + threadIdx.y * beside;
-    tiles_ = reinterpret_cast<Four<S>*>(numbers + blockDim.y * beside) + threadIdx.y * end_ + threadIdx.x;
+    tiles_ = reinterpret_cast<Four<S>*>(numbers + blockDim.y * beside) + threadIdx.y * end_ + thread_;
   }
 
-  __device__ int64_t number() const { return row_; }
+  // To a row of the matrices; one that does not `exist` is read and written nowhere.
+  __device__ void move_to(int64_t row, bool exists) {
+    row_ = row;
+    columns_ = exists ? all_columns_ : 0;
+  }
 
-  // The thread's elements in a tile.
+  // Where the row begins in a matrix.
+  __device__ int64_t begin() const { return row_ * all_columns_; }
+
+  __device__ int columns() const { return all_columns_; }
+
+  // The thread's fours in a tile.
   __device__ Four<S>* tile(int i) const { return tiles_ + i * static_cast<int>(blockDim.y) * end_; }
+  __device__ Four<S>* tile_after(Four<S>* tile) const { return tile + static_cast<int>(blockDim.y) * end_; }
 
   // What the thread keeps of step i.
-  __device__ S& of_step(int i) const { return partial_[(threads_ / lanes + 3) / 4 * 4 + i * threads_ + threadIdx.x]; }
+  __device__ S& of_step(int i) const { return partial_[2 * most_sums * (threads_ / lanes) + i * threads_ + thread_]; }
 
   // f(place) for each of the thread's places.
   template <class F>
   __device__ void for_each(F f) const {
-#pragma unroll 2
+#pragma unroll 1
     for (int place = 0; place < end_; place += threads_) f(place);
   }
 
-  // f(place, i, column) for the thread's elements.
-  template <class F>
-  __device__ void for_each_element(F f) const {
-    for (int place = 0; place < end_; place += threads_) {
-      const int begin = first_ + numbers_of_call * place;
-      if (begin + (numbers_of_call - 1) * calls < columns_) {
+  // Whether fours of a matrix that begins at `data` are aligned in memory.
+  __device__ bool in_fours(const void* data) const {
+    return all_columns_ % 4 == 0 && reinterpret_cast<uintptr_t>(data) % 16 == 0;
+  }
+
+  // f(place, four) for each of the thread's places: load(fours, place) brings so many of them at once.
+  template <int at_once, class Load, class F>
+  __device__ void for_each_read(Load load, F f) const {
+#pragma unroll 1
+    for (int first = 0; first < end_; first += at_once * threads_) {
+      Four<S> fours[at_once];
+      load(fours, first);
 #pragma unroll
-        for (int i = 0; i < numbers_of_call; ++i) f(place, i, begin + i * calls);
+      for (int i = 0; i < at_once; ++i) {
+        if (const int place = first + i * threads_; place < end_) f(place, fours[i]);
+      }
+    }
+  }
+
+  // to[i] = the numbers at place + i * threads of a row that begins at `from`, all asked for before any has come. Past
+  // the last column they are zeros.
+  template <bool in_fours, class T, int count>
+  __device__ void load(const T* from, int place, Four<S> (&to)[count]) const {
+    Four<T> fours[count] = {};
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+      const int column = column_at(place + i * threads_);
+      if constexpr (in_fours) {
+        if (column < columns_) fours[i] = *reinterpret_cast<const Four<T>*>(from + column);
       } else {
 #pragma unroll
-        for (int i = 0; i < numbers_of_call; ++i) {
-          if (const int column = begin + i * calls; column < columns_) f(place, i, column);
+        for (int k = 0; k < 4; ++k) {
+          if (column + k < columns_) fours[i].of[k] = from[column + k];
         }
       }
     }
+#pragma unroll
+    for (int i = 0; i < count; ++i) to[i] = map([](T x) { return static_cast<S>(widen(x)); }, fours[i]);
   }
 
-  // f(place, numbers) with the four numbers of a row that begins at `from`, each read before any is used. Past the last
-  // column they are zeros.
-  template <class T, class F>
-  __device__ void for_each_of(const T* from, F f) const {
-#pragma unroll 2
-    for (int place = 0; place < end_; place += threads_) {
-      const int begin = first_ + numbers_of_call * place;
-      T read[numbers_of_call];
-      if (begin + (numbers_of_call - 1) * calls < columns_) {
+  // The row that begins at `to` gets the four numbers of a place.
+  template <class T>
+  __device__ void store(const Four<S>& four, int place, T* to, bool in_fours) const {
+    const Four<T> numbers = map([](S x) { return narrow<T>(static_cast<Compute<T>>(x)); }, four);
+    const int column = column_at(place);
+    if (in_fours) {
+      if (column < columns_) *reinterpret_cast<Four<T>*>(to + column) = numbers;
+    } else {
 #pragma unroll
-        for (int i = 0; i < numbers_of_call; ++i) read[i] = from[begin + i * calls];
-      } else {
-#pragma unroll
-        for (int i = 0; i < numbers_of_call; ++i)
-          read[i] = begin + i * calls < columns_ ? from[begin + i * calls] : T{};
+      for (int k = 0; k < 4; ++k) {
+        if (column + k < columns_) to[column + k] = numbers.of[k];
       }
-      f(place, read);
     }
   }
 
-  // f(place, numbers) with the four numbers of a dropout.
+  // f(element, number) for elements of a tile and their numbers of a dropout. Other threads of the wave have them.
   template <class F>
-  __device__ void for_each_number(uint64_t seed, uint32_t stream, F f) const {
-    for (int place = 0; place < end_; place += threads_) {
-      const int begin = first_ + numbers_of_call * place;
-      const uint32_t call = static_cast<uint32_t>(begin / group * calls + begin % calls);
-      f(place, philox(seed, call, static_cast<uint64_t>(row_), stream));
-    }
+  __device__ void for_each_number(uint64_t seed, uint32_t stream, Four<S>* tile, F f) const {
+    S* const elements = (tile - thread_)->of;
+    sync_lanes();
+    for_each([&](int place) {
+      const int call = place + thread_;
+      const FourNumbers numbers = philox(seed, static_cast<uint32_t>(call), static_cast<uint64_t>(row_), stream);
+#pragma unroll
+      for (int i = 0; i < numbers_of_call; ++i) {
+        f(elements[call / calls * group + call % calls + i * calls], numbers.of[i]);
+      }
+    });
+    sync_lanes();
   }
 
-  // The sum of all threads' values, the same in each. All threads of the block must come here.
-  __device__ S sum(S value) const {
+  // Each sum becomes that of all threads' terms of a row, the same in each thread: term(sums, elements...) adds those
+  // of one element in each tile. All threads of the block must come here.
+  template <int count, class F, class... Tiles>
+  __device__ void add_up(S (&sums)[count], F term, const Tiles*... tiles) {
+    for_each([&](int place) {
+      [&](auto... fours) {
+        const int rest = columns_ - column_at(place);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          if (i < rest) term(sums, fours.of[i]...);
+        }
+      }(tiles[place]...);
+    });
     for (int other = (threads_ < lanes ? threads_ : lanes) / 2; other > 0; other /= 2) {
-      value += of_other_lane(value, other);
+#pragma unroll
+      for (int i = 0; i < count; ++i) sums[i] += of_other_lane(sums[i], other);
     }
-    if (threads_ <= lanes) return value;
-    __syncthreads();  // until all have read the sums before
-    if (threadIdx.x % lanes == 0) partial_[threadIdx.x / lanes] = value;
+    if (threads_ <= lanes) return;
+    // Threads may still read the sums before these, but none before those.
+    S* const partial = partial_ + turn_ * most_sums * (threads_ / lanes);
+    turn_ = 1 - turn_;
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+      if (thread_ % lanes == 0) partial[thread_ / lanes * count + i] = sums[i];
+      sums[i] = S(0);
+    }
     __syncthreads();
-    S total = S(0);
-    for (int i = 0; i < threads_ / lanes; ++i) total += partial_[i];
-    return total;
+    for (int wave = 0; wave < threads_ / lanes; ++wave) {
+#pragma unroll
+      for (int i = 0; i < count; ++i) sums[i] += partial[wave * count + i];
+    }
   }
 
  private:
-  int columns_, threads_, end_, first_;
-  int64_t row_;
+  __device__ int column_at(int place) const { return 4 * (place + thread_); }
+
+  int all_columns_, threads_, thread_, end_;
+  int columns_ = 0, turn_ = 0;
+  int64_t row_ = 0;
   S* partial_;
   Four<S>* tiles_;
 };
 
 // Numbers of shared memory for so many rows with so many tiles.
-inline int64_t shared_numbers(int64_t columns, int64_t rows, int steps, int64_t tiles) {
-  const int threads = row_threads(columns);
-  const int64_t tile_numbers = int64_t{numbers_of_call} * threads * fours_of_thread(static_cast<int>(columns), threads);
+inline int64_t shared_numbers(int64_t columns, int threads, int64_t rows, int steps, int64_t tiles) {
+  const int64_t tile_numbers = int64_t{4} * threads * fours_of_thread(static_cast<int>(columns), threads);
   return rows * (numbers_beside_tiles(threads, steps) + tiles * tile_numbers);
 }
 

@@ -2,8 +2,8 @@
 // backward.
 //
 // A block takes some rows at a time. They are in shared memory, in the type that is computed with, from the first step
-// to the last. Each element belongs to a thread, the one that computes whether a dropout keeps it, and no other thread
-// reads or writes it there: threads meet for sums over a row alone.
+// to the last. Four neighbours in a row belong to a thread, and no other reads or writes them but in a dropout, whose
+// numbers are of another order: threads meet for that and for sums over a row alone.
 #include "backends/hip/kernels/block_sums.h"
 #include "backends/hip/kernels/row_tile.h"
 #include "backends/hip/kernels/tile.h"
@@ -11,18 +11,21 @@
 namespace fastops::hip {
 namespace {
 
+// What several kernels call is inlined by force: a function would not know that pointers are to shared memory.
+
 // f(data) with the numbers in their type. All threads take the same branch.
 template <class F>
-__device__ void with_numbers(const Numbers& numbers, F f) {
+__device__ __forceinline__ void with_numbers(const Numbers& numbers, F f) {
+  void* const data = in_global_memory(numbers.data);
   switch (numbers.dtype) {
     case Dtype::float32:
-      return f(static_cast<float*>(numbers.data));
+      return f(static_cast<float*>(data));
     case Dtype::float64:
-      return f(static_cast<double*>(numbers.data));
+      return f(static_cast<double*>(data));
     case Dtype::bfloat16:
-      return f(static_cast<bfloat16*>(numbers.data));
+      return f(static_cast<bfloat16*>(data));
     case Dtype::float16:
-      return f(static_cast<float16*>(numbers.data));
+      return f(static_cast<float16*>(data));
   }
 }
 
@@ -32,10 +35,10 @@ struct Set {
     element = value;
   }
 };
-struct Add {
+struct Plus {
   template <class S>
-  __device__ void operator()(S& element, S value) const {
-    element += value;
+  __device__ S operator()(S a, S b) const {
+    return a + b;
   }
 };
 struct Times {
@@ -45,45 +48,57 @@ struct Times {
   }
 };
 
-// f(h[place].of[i], number) for the thread's elements and those of a row of `from`, which begins at `begin`.
+// f(place, four) for the thread's places and their numbers in a row of `from`, which begins at `begin`.
 template <class S, class F>
-__device__ void read(const Numbers& from, int64_t begin, const Row<S>& row, Four<S>* h, F f) {
-  with_numbers(from, [&](const auto* data) {
-    row.for_each_of(data + begin, [&](int place, const auto& numbers) {
-      Four<S> four = h[place];
-#pragma unroll
-      for (int i = 0; i < numbers_of_call; ++i) f(four.of[i], static_cast<S>(widen(numbers[i])));
-      h[place] = four;
-    });
-  });
+__device__ __forceinline__ void read(const Numbers& from, int64_t begin, const Row<S>& row, F f) {
+  if (row.in_fours(from.data)) {
+    const auto load = [&](auto& fours, int place) {
+      with_numbers(from, [&](const auto* data) { row.template load<true>(data + begin, place, fours); });
+    };
+    row.template for_each_read<16 / sizeof(S)>(load, f);
+  } else {
+    const auto load = [&](auto& fours, int place) {
+      with_numbers(from, [&](const auto* data) { row.template load<false>(data + begin, place, fours); });
+    };
+    row.template for_each_read<1>(load, f);
+  }
 }
 
-// A row of `to`, which begins at `begin`, becomes h.
+// h = h + the row of `from`
 template <class S>
-__device__ void write(const Four<S>* h, const Row<S>& row, const Numbers& to, int64_t begin) {
-  with_numbers(to, [&]<class T>(T* data) {
-    row.for_each_element([&](int place, int i, int column) {
-      data[begin + column] = narrow<T>(static_cast<Compute<T>>(h[place].of[i]));
-    });
+__device__ __forceinline__ void add(const Numbers& from, int64_t begin, const Row<S>& row, Four<S>* h) {
+  read(from, begin, row, [&](int place, const Four<S>& four) { h[place] = map(Plus(), h[place], four); });
+}
+
+// The row of `to` becomes h.
+template <class S>
+__device__ __forceinline__ void write(const Four<S>* h, const Row<S>& row, const Numbers& to) {
+  const bool in_fours = row.in_fours(to.data);
+  with_numbers(to, [&](auto* data) {
+    row.for_each([&](int place) { row.store(h[place], place, data + row.begin(), in_fours); });
   });
 }
 
 // to = f(from...) for the thread's elements. `to` may be one of the others.
 template <class S, class F, class... From>
-__device__ void compute(const Row<S>& row, Four<S>* to, F f, const From*... from) {
-  row.for_each([&](int place) {
-    Four<S> result;
-    [&](const auto&... fours) {
-#pragma unroll
-      for (int i = 0; i < numbers_of_call; ++i) result.of[i] = f(fours.of[i]...);
-    }(from[place]...);
-    to[place] = result;
-  });
+__device__ __forceinline__ void compute(const Row<S>& row, Four<S>* to, F f, const From*... from) {
+  row.for_each([&](int place) { to[place] = map(f, from[place]...); });
+}
+
+// Where a step keeps what its gradient is made of: in a tile, or, without gradients, nowhere.
+struct Nowhere {};
+template <class S>
+__device__ void keep(Nowhere, int, const Four<S>&) {}
+template <class S>
+__device__ void keep(Four<S>* kept, int place, const Four<S>& four) {
+  kept[place] = four;
 }
 
 // Blocks that nvcc is to find room for on a multiprocessor: for more, it would spill registers.
 template <class S>
-inline constexpr int room = sizeof(S) == 8 ? 2 : 4;
+inline constexpr int room = is_hip           ? 1
+                            : sizeof(S) == 8 ? 2
+                                             : 4;
 
 // ---- a step ----
 
@@ -104,88 +119,90 @@ struct Rows {
   }
 };
 
-// h = f(h), which is kept where there is a place for it.
+// h = f(h)
 template <class S>
-__device__ void activate(const RowStep& step, const Row<S>& row, Four<S>* h, Four<S>* kept) {
+__device__ __forceinline__ void activate(const RowStep& step, const Row<S>& row, Four<S>* h) {
   const Params<S> params{static_cast<S>(step.params.first), static_cast<S>(step.params.second)};
-  if (kept) compute(row, kept, [](S x) { return x; }, h);
   with_activation(step.activation,
                   [&](auto f) { compute(row, h, [&](S x) { return decltype(f)::value(Number<S>(x), params).v; }, h); });
 }
 
-// h = h * weight + bias
+// What a norm subtracts, and what it then multiplies with: 1 / sqrt(variance + eps). A scale does neither.
 template <class S>
-__device__ void affine(const RowStep& step, const Row<S>& row, Four<S>* h) {
-  if (step.weight.data) read(step.weight, 0, row, h, [](S& x, S weight) { x *= weight; });
-  if (step.bias.data) read(step.bias, 0, row, h, Add());
+struct Norm {
+  S mean = S(0), multiplier = S(1);
+};
+
+template <class S>
+__device__ __forceinline__ Norm<S> norm(const RowStep& step, Row<S>& row, const Four<S>* h) {
+  const S n = static_cast<S>(row.columns());
+  S sum[1] = {}, squares[1] = {};
+  if (step.centered) row.add_up(sum, [](S(&sum)[1], S x) { sum[0] += x; }, h);
+  const S mean = sum[0] / n;
+  row.add_up(squares, [&](S(&sum)[1], S x) { sum[0] += (x - mean) * (x - mean); }, h);
+  return {mean, S(1) / library::sqrt(squares[0] / n + static_cast<S>(step.eps))};
 }
 
-// h = (h - mean) * the result, which is 1 / sqrt(variance + eps)
-template <class S>
-__device__ S normalize(const RowStep& step, const Row<S>& row, int columns, Four<S>* h) {
-  const auto sum_of = [&](auto term) {
-    S sum = S(0);
-    row.for_each_element([&](int place, int i, int) { sum += term(h[place].of[i]); });
-    return row.sum(sum);
+// kept = (h - mean) * multiplier; h = kept * weight + bias, if it is `wanted`.
+template <class S, class Kept>
+__device__ __forceinline__ void affine(const RowStep& step, const Row<S>& row, const Norm<S>& norm, bool wanted,
+                                       Four<S>* h, Kept kept) {
+  const auto normalized = [&](int place) {
+    const Four<S> four = map([&](S x) { return (x - norm.mean) * norm.multiplier; }, h[place]);
+    keep(kept, place, four);
+    return four;
   };
-  const S n = static_cast<S>(columns);
-  S mean = S(0);
-  if (step.centered) mean = sum_of([](S x) { return x; }) / n;
-  const S squares = sum_of([&](S x) { return (x - mean) * (x - mean); });
-  const S multiplier = S(1) / library::sqrt(squares / n + static_cast<S>(step.eps));
-  compute(row, h, [&](S x) { return (x - mean) * multiplier; }, h);
-  return multiplier;
+  if (wanted && step.weight.data) {
+    read(step.weight, 0, row,
+         [&](int place, const Four<S>& weight) { h[place] = map(Times(), normalized(place), weight); });
+  } else {
+    row.for_each([&](int place) { h[place] = normalized(place); });
+  }
+  if (wanted && step.bias.data) add(step.bias, 0, row, h);
 }
 
-// h = h * the dropout's factors
-template <class S>
-__device__ void drop(const RowStep& step, const Row<S>& row, uint64_t seed, Four<S>* h) {
-  row.for_each_number(seed, step.stream, [&](int place, const FourNumbers& numbers) {
-    Four<S> four = h[place];
-#pragma unroll
-    for (int i = 0; i < numbers_of_call; ++i) {
-      four.of[i] *= numbers.of[i] >= step.threshold ? static_cast<S>(step.scale) : S(0);
-    }
-    h[place] = four;
+// f(element, factor) for a tile's elements and the dropout's factors
+template <class S, class F>
+__device__ __forceinline__ void drop(const RowStep& step, const Row<S>& row, uint64_t seed, Four<S>* tile, F f) {
+  row.for_each_number(seed, step.stream, tile, [&](S& element, uint32_t number) {
+    f(element, number >= step.threshold ? static_cast<S>(step.scale) : S(0));
   });
 }
 
 // f(row) for each of the block's rows, and for places without one.
 template <class S, class F>
-__device__ void for_each_row(const Rows<S>& rows, int steps, F f) {
+__device__ void for_each_row(const Rows<S>& rows, Row<S>& row, F f) {
   const int64_t step = int64_t{gridDim.x} * blockDim.y;
   for (int64_t first = int64_t{blockIdx.x} * blockDim.y; first < rows.rows; first += step) {
-    const int64_t row = first + threadIdx.y;
-    f(Row<S>(shared_memory(), rows.columns, steps, row, row < rows.rows));
+    row.move_to(first + threadIdx.y, first + threadIdx.y < rows.rows);
+    f();
   }
 }
 
 template <class S>
 __global__ void __launch_bounds__(block_threads, room<S>) forward(Rows<S> rows, Numbers x, Numbers added, Numbers y) {
   const uint64_t seed = rows.seed ? static_cast<uint64_t>(*rows.seed) : 0;
-  for_each_row(rows, 0, [&](const Row<S>& row) {
-    Four<S>* const h = row.tile(0);
-    const int64_t begin = row.number() * rows.columns;
-    read(x, begin, row, h, Set());
+  Row<S> row(shared_memory(), rows.columns, 0);
+  Four<S>* const h = row.tile(0);
+  for_each_row(rows, row, [&] {
+    read(x, row.begin(), row, [&](int place, const Four<S>& four) { h[place] = four; });
     for (int i = 0; i < rows.count; ++i) {
       const RowStep& step = rows.steps[i];
       switch (step.kind) {
         case RowStep::Kind::activation:
-          activate<S>(step, row, h, nullptr);
+          activate(step, row, h);
           break;
         case RowStep::Kind::norm:
-          normalize(step, row, rows.columns, h);
-          [[fallthrough]];
         case RowStep::Kind::scale:
-          affine(step, row, h);
+          affine(step, row, step.kind == RowStep::Kind::norm ? norm(step, row, h) : Norm<S>(), true, h, Nowhere());
           break;
         case RowStep::Kind::dropout:
-          drop(step, row, seed, h);
+          drop(step, row, seed, h, [](S& element, S factor) { element *= factor; });
           break;
       }
     }
-    if (added.data) read(added, begin, row, h, Add());
-    write(h, row, y, begin);
+    if (added.data) add(added, row.begin(), row, h);
+    write(h, row, y);
   });
 }
 
@@ -196,96 +213,111 @@ __global__ void __launch_bounds__(block_threads, room<S>) forward(Rows<S> rows, 
 template <class S>
 class Backward {
  public:
-  __device__ Backward(const Rows<S>& rows, const Row<S>& row) : rows_(rows), row_(row), h_(row.tile(rows.count)) {}
+  __device__ Backward(const Rows<S>& rows, Row<S>& row) : rows_(rows), row_(row), h_(row.tile(rows.count)) {}
 
-  __device__ void forward(const Numbers& x, uint64_t seed) {
-    if (x.data) read(x, begin(), row_, h_, Set());
+  // The value of the last step, if it is wanted, and what the gradients are made of.
+  __device__ __forceinline__ void forward(const Numbers& x, uint64_t seed, const Numbers& value) {
+    if (x.data) read(x, row_.begin(), row_, [&](int place, const Four<S>& four) { h_[place] = four; });
     for (int i = 0; i < rows_.count; ++i) {
       const RowStep& step = rows_.steps[i];
+      const bool wanted = i + 1 < rows_.count || value.data;
       Four<S>* const kept = row_.tile(i);
       switch (step.kind) {
         case RowStep::Kind::activation:
-          activate(step, row_, h_, kept);
+          compute(row_, kept, [](S x) { return x; }, h_);
+          if (wanted) activate(step, row_, h_);
           break;
         case RowStep::Kind::norm:
-          row_.of_step(i) = normalize(step, row_, rows_.columns, h_);
-          [[fallthrough]];
-        case RowStep::Kind::scale:
-          compute(row_, kept, [](S x) { return x; }, h_);
-          affine(step, row_, h_);
+        case RowStep::Kind::scale: {
+          const Norm<S> of = step.kind == RowStep::Kind::norm ? norm(step, row_, h_) : Norm<S>();
+          row_.of_step(i) = of.multiplier;
+          affine(step, row_, of, wanted, h_, kept);
           break;
+        }
         case RowStep::Kind::dropout:
-          row_.for_each([&](int place) { kept[place] = {{S(1), S(1), S(1), S(1)}}; });
-          drop(step, row_, seed, kept);
-          if (x.data) compute(row_, h_, Times(), h_, kept);
+          drop(step, row_, seed, kept, Set());
+          if (wanted && x.data) compute(row_, h_, Times(), h_, kept);
           break;
       }
     }
+    if (value.data) write(h_, row_, value);
   }
 
-  __device__ void store_value(const Numbers& value) const {
-    if (value.data) write<S>(h_, row_, value, begin());
-  }
-
-  __device__ void backward(const Numbers& grad, const Numbers& added, const Numbers& dx) {
-    read(grad, begin(), row_, h_, Set());
+  __device__ __forceinline__ void backward(const Numbers& grad, const Numbers& added, const Numbers& dx) {
+    read(grad, row_.begin(), row_, [&](int place, const Four<S>& four) { h_[place] = four; });
     int sums = 0;
     for (int i = 0; i < rows_.count; ++i) sums += rows_.steps[i].wants_weight_grad + rows_.steps[i].wants_bias_grad;
     for (int i = rows_.count - 1; i >= 0; --i) {
       const RowStep& step = rows_.steps[i];
       const Four<S>* const kept = row_.tile(i);
-      if (step.wants_bias_grad) {
-        Four<S>* const sum = row_.tile(rows_.count + sums--);
-        compute(row_, sum, [](S s, S g) { return s + g; }, sum, h_);
+      sums -= step.wants_weight_grad + step.wants_bias_grad;
+      switch (step.kind) {
+        case RowStep::Kind::activation:
+          through_activation(step, kept);
+          break;
+        case RowStep::Kind::norm:
+        case RowStep::Kind::scale:
+          through_affine(step, kept, row_.tile(rows_.count + 1 + sums));
+          if (step.kind == RowStep::Kind::norm) through_norm(step, kept, row_.of_step(i));
+          break;
+        case RowStep::Kind::dropout:
+          compute(row_, h_, Times(), h_, kept);
+          break;
       }
-      if (step.wants_weight_grad) {
-        Four<S>* const sum = row_.tile(rows_.count + sums--);
-        compute(row_, sum, [](S s, S g, S x) { return s + g * x; }, sum, h_, kept);
-      }
-      through(step, i, kept);
     }
     if (!dx.data) return;
-    if (added.data) read(added, begin(), row_, h_, Add());
-    write<S>(h_, row_, dx, begin());
+    if (added.data) add(added, row_.begin(), row_, h_);
+    write(h_, row_, dx);
   }
 
  private:
-  __device__ int64_t begin() const { return row_.number() * rows_.columns; }
+  // h_, the gradient of a step's result, becomes that of its input.
 
-  // h_, the gradient of the step's result, becomes that of its input.
-  __device__ void through(const RowStep& step, int i, const Four<S>* kept) {
-    switch (step.kind) {
-      case RowStep::Kind::activation: {
-        const Params<S> params{static_cast<S>(step.params.first), static_cast<S>(step.params.second)};
-        with_activation(step.activation, [&](auto f) {
-          using N = Number<S>;
-          const auto gradient = [&](S g, S x) { return decltype(f)::template gradient<N>(N(g), N(x), params).v; };
-          compute(row_, h_, gradient, h_, kept);
-        });
-        return;
+  __device__ __forceinline__ void through_activation(const RowStep& step, const Four<S>* kept) {
+    const Params<S> params{static_cast<S>(step.params.first), static_cast<S>(step.params.second)};
+    with_activation(step.activation, [&](auto f) {
+      using N = Number<S>;
+      const auto gradient = [&](S g, S x) { return decltype(f)::template gradient<N>(N(g), N(x), params).v; };
+      compute(row_, h_, gradient, h_, kept);
+    });
+  }
+
+  // The sums' tiles are those of the weight, if it has one, and of the bias.
+  __device__ __forceinline__ void through_affine(const RowStep& step, const Four<S>* kept, Four<S>* of_weight) {
+    Four<S>* const of_bias = step.wants_weight_grad ? row_.tile_after(of_weight) : of_weight;
+    const auto add = [&](int place, const Four<S>& g) {
+      if (step.wants_weight_grad) {
+        const auto with_term = [](S sum, S g, S x) { return sum + g * x; };
+        of_weight[place] = map(with_term, of_weight[place], g, kept[place]);
       }
-      case RowStep::Kind::dropout:
-        compute(row_, h_, Times(), h_, kept);
-        return;
-      default:
-        break;
-    }
-    if (step.weight.data) read(step.weight, 0, row_, h_, [](S& g, S weight) { g *= weight; });
-    if (step.kind == RowStep::Kind::scale) return;
-    const auto mean_of = [&](auto term) {
-      S sum = S(0);
-      row_.for_each_element([&](int place, int i, int) { sum += term(h_[place].of[i], kept[place].of[i]); });
-      return row_.sum(sum) / static_cast<S>(rows_.columns);
+      if (step.wants_bias_grad) of_bias[place] = map(Plus(), of_bias[place], g);
     };
-    S mean = S(0);
-    if (step.centered) mean = mean_of([](S g, S) { return g; });
-    const S along = mean_of(Times());
-    const S multiplier = row_.of_step(i);
+    if (step.weight.data) {
+      read(step.weight, 0, row_, [&](int place, const Four<S>& weight) {
+        const Four<S> g = h_[place];
+        add(place, g);
+        h_[place] = map(Times(), g, weight);
+      });
+    } else if (step.wants_bias_grad) {
+      row_.for_each([&](int place) { add(place, h_[place]); });
+    }
+  }
+
+  __device__ __forceinline__ void through_norm(const RowStep& step, const Four<S>* kept, S multiplier) {
+    S sums[2] = {};
+    const auto term = [](S(&sums)[2], S g, S x) {
+      sums[0] += g;
+      sums[1] += g * x;
+    };
+    row_.add_up(sums, term, h_, kept);
+    const S n = static_cast<S>(row_.columns());
+    const S mean = step.centered ? sums[0] / n : S(0);
+    const S along = sums[1] / n;
     compute(row_, h_, [&](S g, S x) { return (g - mean - x * along) * multiplier; }, h_, kept);
   }
 
   const Rows<S>& rows_;
-  const Row<S>& row_;
+  Row<S>& row_;
   Four<S>* h_;
 };
 
@@ -294,28 +326,28 @@ template <class S>
 __global__ void __launch_bounds__(block_threads, room<S>)
     backward(Rows<S> rows, int sums, Numbers x, Numbers grad, Numbers added, Numbers dx, Numbers value, S* block_sums) {
   const uint64_t seed = rows.seed ? static_cast<uint64_t>(*rows.seed) : 0;
-  const Row<S> places(shared_memory(), rows.columns, rows.count, 0, true);
+  Row<S> row(shared_memory(), rows.columns, rows.count);
   for (int i = 0; i < sums; ++i) {
-    Four<S>* const sum = places.tile(rows.count + 1 + i);
-    places.for_each([&](int place) { sum[place] = {}; });
+    Four<S>* const sum = row.tile(rows.count + 1 + i);
+    row.for_each([&](int place) { sum[place] = {}; });
   }
-  for_each_row(rows, rows.count, [&](const Row<S>& row) {
-    Backward<S> block(rows, row);
-    block.forward(x, seed);
-    block.store_value(value);
-    block.backward(grad, added, dx);
+  for_each_row(rows, row, [&] {
+    Backward<S> steps(rows, row);
+    steps.forward(x, seed, value);
+    steps.backward(grad, added, dx);
   });
   // The sums of the block's rows are in the first one's memory and those behind it.
   __syncthreads();
   if (threadIdx.y > 0) return;
-  const int next_row = static_cast<int>(blockDim.x) * fours_of_thread(rows.columns, blockDim.x);
+  row.move_to(0, true);
+  const int next_row = static_cast<int>(blockDim.x) * fours_of_thread(rows.columns, static_cast<int>(blockDim.x));
   for (int i = 0; i < sums; ++i) {
-    const Four<S>* const of_rows = places.tile(rows.count + 1 + i);
+    const Four<S>* const of_rows = row.tile(rows.count + 1 + i);
     S* const to = block_sums + (int64_t{blockIdx.x} * sums + i) * rows.columns;
-    places.for_each_element([&](int place, int k, int column) {
-      S sum = S(0);
-      for (unsigned r = 0; r < blockDim.y; ++r) sum += of_rows[r * next_row + place].of[k];
-      to[column] = sum;
+    row.for_each([&](int place) {
+      Four<S> sum = of_rows[place];
+      for (unsigned r = 1; r < blockDim.y; ++r) sum = map(Plus(), sum, of_rows[r * next_row + place]);
+      row.store(sum, place, to, row.in_fours(block_sums));
     });
   }
 }
@@ -334,18 +366,22 @@ int sums_of(const RowsCall& call) {
 
 int64_t size_of(Dtype computed) { return computed == Dtype::float64 ? sizeof(double) : sizeof(float); }
 
+// The threads of a row. Backward there is shared memory for fewer rows on a multiprocessor.
+int threads_of(const RowsCall& call, bool backward) { return row_threads(call.columns, backward ? 16 : 32); }
+
 // Of a block of so many rows.
 int64_t shared_bytes(const RowsCall& call, bool backward, int64_t rows) {
   const int64_t tiles = backward ? call.count + 1 + sums_of(call) : 1;
-  return shared_numbers(call.columns, rows, backward ? call.count : 0, tiles) * size_of(call.computed);
+  const int steps = backward ? call.count : 0;
+  return shared_numbers(call.columns, threads_of(call, backward), rows, steps, tiles) * size_of(call.computed);
 }
 
 // Rows whose threads are whole waves.
-int64_t rows_of_waves(const RowsCall& call) { return row_threads(call.columns) < lanes ? 2 : 1; }
+int64_t rows_of_waves(const RowsCall& call) { return call.columns > group ? 1 : 2; }
 
 // As many rows as every GPU has shared memory for, or few.
 dim3 block_of(const RowsCall& call, bool backward) {
-  const int threads = row_threads(call.columns);
+  const int threads = threads_of(call, backward);
   const int64_t few = rows_of_waves(call);
   const int64_t fit = shared_bytes_everywhere / shared_bytes(call, backward, few) * few;
   return dim3(threads, std::clamp<int64_t>(fit, few, block_threads / threads));
