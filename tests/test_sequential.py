@@ -201,7 +201,7 @@ def blocks(rows: int, size: int, dtype: torch.dtype, device: Any, dropout: float
 
 # Blocks of several rows and of a part of one; parts with sums of their own; rows that are no multiple of anything.
 @every_dtype
-@pytest.mark.parametrize("sizes", [(1, 5), (7, 33), (300, 67), (2500, 16), (40, 1030), (3, 2100)])
+@pytest.mark.parametrize("sizes", [(1, 5), (7, 33), (300, 67), (2500, 16), (40, 772), (40, 1030), (3, 2100)])
 def test_blocks(device: Any, dtype: torch.dtype, sizes: tuple[int, int], restore_threads: None) -> None:
     """Output and gradients are within the tolerance."""
     network = blocks(*sizes, dtype, device, dropout=0.25 if sizes[0] < 300 else 0.0)
@@ -221,6 +221,29 @@ def test_blocks_in_rounds(device: Any) -> None:
     input, grad = (random_tensor((4200, 65), torch.float32, device, seed=10 + i) for i in range(2))
     network = Steps(input, vectors, "scale layer_norm", [1e-2], grad)
     assert_as_expected(network)
+
+
+@every_dtype
+def test_rows_anywhere_in_memory(device: Any, dtype: torch.dtype) -> None:
+    """Matrices and vectors that begin at any element give the same bits."""
+    steps, params = "layer_norm gelu dropout scale", [1e-5, 0.3]
+    vectors = [random_tensor((132,), dtype, device, seed=i) for i in range(3)]
+    matrices = [random_tensor((9, 132), dtype, device, seed=10 + i) for i in range(2)]
+    seed = torch.tensor(SEED, device=device)
+
+    def results(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        *vectors, input, grad = (tensor.requires_grad_() for tensor in tensors)
+        output = ops.sequential(input, vectors, steps, params, seed)
+        return [output, *torch.autograd.grad(output, [*vectors, input], grad)]
+
+    expected = results([tensor.clone() for tensor in (*vectors, *matrices)])
+    for offset in (1, 2, 4):
+        shifted = [
+            torch.cat([tensor.new_zeros(offset), tensor.flatten()])[offset:].view_as(tensor)
+            for tensor in (*vectors, *matrices)
+        ]
+        for result, first in zip(results(shifted), expected, strict=True):
+            assert_same_bits(result, first)
 
 
 @every_dtype

@@ -135,26 +135,28 @@ WRONG = {
         Mutation("results in packets", "transform.h", "if (width == 1 || access == Access::packet) {", "if (true) {"),
     ],
     Group("rows.hip", "test_sequential: test_blocks"): [
-        Mutation("no barrier before a row's sums", "row_tile.h", f"= value;\n    {BARRIER}", "= value;\n"),
-        Mutation("no barrier before a row's sum", "row_tile.h", f"= sum;\n    }}\n    {BARRIER}", "= sum;\n    }\n"),
+        Mutation("no barrier before a row's sums", "row_tile.h", f"= S(0);\n    }}\n    {BARRIER}", "= S(0);\n    }\n"),
+        Mutation("sums before those that are read", "row_tile.h", "turn_ = 1 - turn_;", ""),
         Mutation("no barrier before a block's sums", "rows.hip", f"{BARRIER}  if (threadIdx.y", "if (threadIdx.y"),
-        Mutation("a row past the last", "rows.hip", "row, row < rows.rows)", "row, row <= rows.rows)"),
-        Mutation(
-            "a column past the last",
-            "row_tile.h",
-            "column < columns_) f(slot + i, column);",
-            "column <= columns_) f(slot + i, column);",
-        ),
+        Mutation("a row past the last", "rows.hip", "threadIdx.y < rows.rows);", "threadIdx.y <= rows.rows);"),
+        Mutation("a column stored past the last", "row_tile.h", "columns_) to[", "columns_ + 1) to["),
+        Mutation("fours stored past the last", "row_tile.h", "columns_) *reinter", "columns_ + 1) *reinter"),
+        Mutation("a column added past the last", "row_tile.h", "i < rest", "i <= rest"),
+        Mutation("columns that are no fours", "row_tile.h", "all_columns_ % 4 == 0 &&", ""),
         Mutation(
             "too little shared memory", "rows.hip", "call.count + 1 + sums_of(call)", "call.count + sums_of(call)"
         ),
-        Mutation(
-            "rows of the block left out", "rows.hip", "unsigned r = 0; r < blockDim.y", "unsigned r = 1; r < blockDim.y"
-        ),
+        Mutation("rows of the block left out", "rows.hip", "unsigned r = 1;", "unsigned r = 2;"),
         Mutation("the last block left out", "block_sums.h", "(; block < blocks;", "(; block + 1 < blocks;"),
         Mutation("the biased sum of squares", "rows.hip", "(x - mean) * (x - mean)", "x * x"),
-        Mutation("another call of Philox", "row_tile.h", "begin / group * calls + begin % calls", "begin % calls"),
+        Mutation("another call of Philox", "row_tile.h", "call / calls * group + call % calls", "call % calls"),
+        Mutation("no meeting before a dropout", "row_tile.h", "sync_lanes();\n    for_each", "for_each"),
+        Mutation("no meeting after a dropout", "row_tile.h", "});\n    sync_lanes();", "});"),
         Mutation("the row of another block", "rows.hip", "gridDim.x} * blockDim.y;", "gridDim.x + 1} * blockDim.y;"),
+        Mutation("values of the last step left out", "rows.hip", "rows_.count || value.data;", "rows_.count;"),
+    ],
+    Group("rows.hip", "test_sequential: test_rows_anywhere"): [
+        Mutation("fours that are not aligned", "row_tile.h", "% 16 == 0;", "% 4 == 0;"),
     ],
     Group("small_mlp.hip", "test_mlp: mlp_forward or mlp_backward or test_many_rows and not data and gelu"): [
         Mutation(

@@ -53,9 +53,9 @@ struct alignas(sizeof(T) < 4 ? 4 * sizeof(T) : 16) Four {
   T of[4];
 };
 
-// f of each of the four.
+// f of each of the four. They are copies, which are read at once.
 template <class F, class First, class... Others>
-__device__ auto map(F f, const Four<First>& first, const Others&... others) {
+__device__ auto map(F f, Four<First> first, Others... others) {
   Four<decltype(f(first.of[0], others.of[0]...))> result;
 #pragma unroll
   for (int i = 0; i < 4; ++i) result.of[i] = f(first.of[i], others.of[i]...);
@@ -154,7 +154,7 @@ class Row {
 
   // The row that begins at `to` gets the four numbers of a place.
   template <class T>
-  __device__ void store(const Four<S>& four, int place, T* to, bool in_fours) const {
+  __device__ void store(Four<S> four, int place, T* to, bool in_fours) const {
     const Four<T> numbers = map([](S x) { return narrow<T>(static_cast<Compute<T>>(x)); }, four);
     const int column = column_at(place);
     if (in_fours) {
