@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import json
 import shutil
@@ -9,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -200,6 +202,56 @@ def test_cuda_graphs_are_for_gpus(tmp_path: Path) -> None:
     _, rows = run(tmp_path, "--peers", "cuda-graphs")
     notes = {row.note for row in rows if row.peer == peers.CUDA_GRAPHS}
     assert notes == {"it is for GPUs that PyTorch calls cuda"}
+
+
+class Graphed(nn.Module):
+    """What a graph is to autograd: it has a gradient for the input if the sample needed one."""
+
+    def __init__(self, module: nn.Module, sample: Tensor) -> None:
+        super().__init__()
+        self.module, self.sample = module, sample
+
+    def forward(self, input: Tensor) -> Tensor:
+        return self.module(input if self.sample.requires_grad else input.detach())
+
+
+@pytest.mark.parametrize("mode", [INFERENCE, TRAINING])
+@pytest.mark.parametrize("input_gradient", [False, True])
+def test_cuda_graphs_are_captured_as_they_are_called(
+    input_gradient: bool, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With an input that needs a gradient where the workload's does: its graph has one then, and not otherwise."""
+    monkeypatch.setattr(torch.cuda, "make_graphed_callables", lambda module, samples: Graphed(module, *samples))
+    cpu = torch.device("cpu")
+    build = partial(models.sequential, (6, 7, 3), nn.Tanh())
+    workload, model = Network("", "", 5, torch.float32, build, input_gradient=input_gradient), build()
+    contender = peers.graphed(workload, model, mode, cpu)
+    assert isinstance(contender.call, Graphed)
+    assert contender.call.sample.requires_grad == (input_gradient and mode == TRAINING)
+    tensors = workload.tensors()
+    if mode == TRAINING:
+        assert len(workload.results(contender, tensors)) == 5 + input_gradient
+        workload.training_step(contender, tensors)()
+        assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_cuda_graphs_and_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Captured without dropout for inference; in training, nothing could be compared."""
+    monkeypatch.setattr(torch.cuda, "make_graphed_callables", lambda module, samples: Graphed(module, *samples))
+    cpu = torch.device("cpu")
+    for probability in (0.0, 0.5):
+        model = nn.Sequential(nn.Linear(6, 7), nn.Dropout(probability), nn.Linear(7, 3))
+        workload = Network("", "", 5, torch.float32, partial(copy.deepcopy, model))
+        peers.graphed(workload, model, INFERENCE, cpu)
+        assert not model[1].training
+        if probability:
+            with pytest.raises(peers.UnavailableError, match="compared without dropout"):
+                peers.graphed(workload, model, TRAINING, cpu)
+        else:
+            peers.graphed(workload, model, TRAINING, cpu)
+            assert model[1].training
+    assert models.has_dropout(nn.TransformerEncoderLayer(4, 1, dropout=0.1))
+    assert not models.has_dropout(nn.TransformerEncoderLayer(4, 1, dropout=0.0))
 
 
 def test_zentorch_is_for_networks_and_inference(tmp_path: Path) -> None:

@@ -229,6 +229,12 @@ class Residual(nn.Sequential):
         return input + output
 
 
+def has_dropout(model: nn.Module) -> bool:
+    """Whether modules of it drop anything in training."""
+    rates = (getattr(module, "p" if isinstance(module, nn.Dropout) else "dropout", 0.0) for module in model.modules())
+    return any(isinstance(rate, float) and rate > 0 for rate in rates)
+
+
 def set_dropout(model: object, on: bool) -> None:
     """Lets the dropouts of a module drop, or not."""
     for module in model.modules() if isinstance(model, nn.Module) else ():

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from . import models
-from .workloads import INFERENCE, Contender, Workload
+from .workloads import INFERENCE, Contender, Network, Workload
 
 FASTOPS = "fastops"
 PEERS = ("eager", "func", "cuda-graphs", "compile", "fastops-compile", "zentorch", "zentorch-linear")
@@ -71,10 +71,26 @@ def _cuda_graphs(workload: Workload, mode: str, device: torch.device) -> Contend
     eager = _not_derivatives(workload.pytorch(device))
     if device.type != "cuda":
         raise UnavailableError("it is for GPUs that PyTorch calls cuda")
-    if not isinstance(eager.call, nn.Module):
+    if not isinstance(workload, Network) or not isinstance(eager.call, nn.Module):
         raise UnavailableError("it is for networks")
-    graphed: Any = torch.cuda.make_graphed_callables(eager.call, (workload.tensors().input.to(device),))
-    return Contender(graphed, eager.parameters)
+    return graphed(workload, eager.call, mode, device)
+
+
+def graphed(workload: Network, model: nn.Module, mode: str, device: torch.device) -> Contender:
+    """PyTorch's model as CUDA graphs.
+
+    They keep what they were captured with: dropouts that are on or off, and an input that needs a gradient or not.
+
+    Raises:
+        UnavailableError: a graph with dropout cannot be compared.
+    """
+    training = mode != INFERENCE
+    if training and models.has_dropout(model):
+        raise UnavailableError("its graphs drop what they were captured with, and are compared without dropout")
+    models.set_dropout(model, on=training)
+    input = workload.tensors().input.to(device).requires_grad_(training and workload.input_gradient)
+    call: Any = torch.cuda.make_graphed_callables(model, (input,))
+    return Contender(call, list(model.parameters()))
 
 
 def _compile(workload: Workload, mode: str, device: torch.device) -> Contender:
