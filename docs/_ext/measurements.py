@@ -45,7 +45,9 @@ def _section(app: Sphinx, rows: list[results.Row], folder: Path) -> str:
     images = {path.stem: path for path in plots.draw(folder, rows)}
     about, *suites = re.split(r"^### ", tables.markdown(rows), flags=re.MULTILINE)
     parts = [f"### {suite}{_plot(app, images.get(suite.split()[0]))}" for suite in suites]
-    return "\n".join([f"## {rows[0].cpu}, {rows[0].threads} threads\n\n{about}", *parts])
+    first = rows[0]
+    device = "" if first.device == "cpu" else f"{first.device}, "
+    return "\n".join([f"## {device}{first.cpu}, {first.threads} threads\n\n{about}", *parts])
 
 
 def _plot(app: Sphinx, path: Path | None) -> str:
