@@ -1,4 +1,4 @@
-"""A model of the benchmark's times on GPUs that nobody has measured yet: what to expect, and what to argue with.
+"""A model of the benchmark's times on GPUs: what to expect, and what to argue with.
 
     python tools/gpu/model.py --gpu H100 --suite ffn elementwise --measured bench/results.csv
 
@@ -13,10 +13,10 @@ kernels; that of an H100, whatever the GPU, with one block at a time on a multip
 pass over its matrix, though it has few threads for few rows.
 
 What the model does not know: what PyTorch's libraries choose for a product, clocks under load, caches between kernels
-beyond "it all fits", and memory allocation. Efficiencies and latencies are assumptions, below; expect errors of 1.5
-either way, more for tiny networks. Instructions per element are those of build/gpu-check/kernels.csv where
-check_kernels.py has left it, else 30: all of a kernel's, which has its formula once for each element of a packet and
-once more. Of PTX, the GPU's own instructions are about as many.
+beyond "it all fits", and memory allocation. Efficiencies and latencies are assumptions, below, but for the share of the
+bandwidth; docs/gpu.md compares what comes out with times of an H100. Instructions per element are those of
+build/gpu-check/kernels.csv where check_kernels.py has left it, else 30: all of a kernel's, which has its formula once
+for each element of a packet and once more. Of PTX, the GPU's own instructions are about as many.
 """
 
 from __future__ import annotations
@@ -316,7 +316,7 @@ def predicted(gpu: Gpu, workload: Workload, mode: str, counts: Counts) -> tuple[
 
 def measured(path: Path) -> dict[tuple[str, str], float]:
     """Seconds by case and peer, of python -m fastops.bench's file."""
-    return {(row.case, row.peer): row.seconds for row in results.read(path.parent) if row.seconds}
+    return {(row.case, row.peer): row.seconds for row in results.read(path.parent, path.name) if row.seconds}
 
 
 def table(gpu: Gpu, names: list[str], case: str, times: dict[tuple[str, str], float], quick: bool) -> Iterator[str]:
@@ -349,7 +349,7 @@ def main() -> None:
     parser.add_argument("--suite", nargs="*", choices=SUITES, default=list(SUITES))
     parser.add_argument("--case", default="", help="a regular expression that chooses cases")
     parser.add_argument("--quick", action="store_true", help="the fewer cases of the benchmark's --quick")
-    parser.add_argument("--measured", type=Path, metavar="CSV", help="results.csv of a run on this GPU")
+    parser.add_argument("--measured", type=Path, metavar="CSV", help="results of a run on this GPU")
     args = parser.parse_args()
     times = measured(args.measured) if args.measured else {}
     print("\n".join(table(GPUS[args.gpu], args.suite, args.case, times, args.quick)))

@@ -80,13 +80,13 @@ def write(folder: Path, rows: Iterable[Row]) -> None:
             writer.writerow({name: _text(value) for name, value in asdict(row).items()})
 
 
-def read(folder: Path) -> list[Row]:
+def read(folder: Path, name: str = FILE) -> list[Row]:
     """The rows of the folder's CSV file.
 
     Raises:
         FileNotFoundError: there is none.
     """
-    path = folder / FILE
+    path = folder / name
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist: write it with python -m fastops.bench --out {folder}")
     with path.open(newline="", encoding="utf-8") as file:
