@@ -204,6 +204,8 @@ def test_choice_of_one_kernel(sizes, rows, dtype, index, forward, backward, runt
         (32, 1, torch.float32, True, True),
         (128, 1, torch.float32, True, False),
         (64, 1365, torch.float32, True, True),
+        (128, 128, torch.float32, True, True),
+        (128, 129, torch.float32, False, False),
         (96, 1365, torch.float32, True, False),
         (128, 1365, torch.bfloat16, True, False),
     ],

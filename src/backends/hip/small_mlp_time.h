@@ -17,8 +17,9 @@ namespace fastops::hip {
 inline constexpr int64_t launch_by_host = 5000;
 inline constexpr int64_t launch_in_graph = 2200;
 
-// But PyTorch's products of float32 with more than a few rows, at least.
+// But PyTorch's products of float32 with more than a tile's rows, at least; forward, those of up to four tiles' longer.
 inline constexpr int64_t float32_product = 3900;
+inline constexpr int64_t float32_product_of_tens = 10000;
 
 // What counts of a network.
 struct SmallNetwork {
@@ -96,9 +97,11 @@ class SmallMlpTime {
 
 // What the layers take, of so many kernels.
 constexpr int64_t layered_time(const SmallNetwork& network, bool backward, int64_t kernels) {
-  const bool is_long = network.dtype == Dtype::float32 && network.rows > small_tile_rows(network.dtype);
+  const int64_t tiles = divide_up(network.rows, small_tile_rows(network.dtype));
+  const bool is_long = network.dtype == Dtype::float32 && tiles > 1;
+  const int64_t least = !is_long ? 0 : !backward && tiles <= 4 ? float32_product_of_tens : float32_product;
   const int64_t products = network.layers * (backward ? 2 : 1);
-  return network.launch * (kernels - products) + std::max(network.launch, is_long ? float32_product : 0) * products;
+  return network.launch * (kernels - products) + std::max(network.launch, least) * products;
 }
 
 // Whether one kernel takes less time than so many that layers take. (Backward, it is two: the blocks' sums.)
