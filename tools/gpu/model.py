@@ -54,6 +54,7 @@ LATENCY = 0.8e-6  # of a load from memory; a block loads and stores
 GRAPH = 2.5e-6  # the host's, for a CUDA graph: NVIDIA's blog, "Constant Time Launch for Straight-Line CUDA Graphs"
 GRAPH_GAP = 0.5e-6  # between two kernels of one: "Getting Started with CUDA Graphs" there, 3.4 us for kernels of 2.9
 OF_BANDWIDTH, OF_ISSUE = 0.89, 0.7  # the former: a copy of 512 MiB on an H100, measured
+OF_TENS = 10e-6  # a product of float32 of tens of rows with a small weight: cuBLAS' on an H100 (small_mlp_time.h)
 TILES = {128: 0.75, 64: 0.5, 32: 0.25}  # sides of a product's tiles, and what of the peak they reach
 INSTRUCTIONS = 30.0  # of an element, where nobody has counted
 SUM_INSTRUCTIONS = 4.0  # of an element that is but added
@@ -159,6 +160,13 @@ def product(gpu: Gpu, rows: int, columns: int, depth: int, itemsize: int) -> Ker
     )
 
 
+def forward_product(gpu: Gpu, rows: int, columns: int, depth: int, itemsize: int) -> Kernel:
+    """That of a layer's input with its weight."""
+    kernel = product(gpu, rows, columns, depth, itemsize)
+    is_slow = itemsize == 4 and 32 < rows <= 128 and max(columns, depth) <= 128
+    return Kernel(kernel.by | {"latency": OF_TENS}) if is_slow else kernel
+
+
 @functools.cache
 def small_mlp_time() -> ctypes.CDLL:
     """The library's own count of small networks, compiled: the one by which it chooses."""
@@ -252,7 +260,7 @@ def of_network(gpu: Gpu, workload: Network, mode: str, instructions: float) -> t
     shapes = [(inputs, outputs) for inputs, outputs in pairwise(sizes)]
     shapes = [shapes[0], *shapes] if gated else shapes
     activated = sizes[1:-1]
-    own = [product(gpu, rows, outputs, inputs, itemsize) for inputs, outputs in shapes]
+    own = [forward_product(gpu, rows, outputs, inputs, itemsize) for inputs, outputs in shapes]
     eager = list(own)
     for features in activated:
         own += passes(features, 3 if gated else 2)

@@ -136,7 +136,6 @@ WRONG = {
     ],
     Group("rows.hip", "test_sequential: test_blocks"): [
         Mutation("no barrier before a row's sums", "row_tile.h", f"= S(0);\n    }}\n    {BARRIER}", "= S(0);\n    }\n"),
-        Mutation("sums before those that are read", "row_tile.h", "turn_ = 1 - turn_;", ""),
         Mutation("no barrier before a block's sums", "rows.hip", f"{BARRIER}  if (threadIdx.y", "if (threadIdx.y"),
         Mutation("a row past the last", "rows.hip", "threadIdx.y < rows.rows);", "threadIdx.y <= rows.rows);"),
         Mutation("a column stored past the last", "row_tile.h", "columns_) to[", "columns_ + 1) to["),
