@@ -107,7 +107,7 @@ def test_measured_times_stand_beside(tmp_path):
 def test_instructions_are_those_of_the_table(tmp_path):
     """What check_kernels.py counted, for each of four elements and once more."""
     path = tmp_path / "kernels.csv"
-    name = "void fastops::hip::transform<float, 1, 1, fastops::hip::(anonymous namespace)::Forward<"
+    name = "void fastops::hip::transform_row<float, 1, 1, fastops::hip::(anonymous namespace)::Forward<"
     name += "fastops::activations::GELUTanh, float> >(...)"
     path.write_text(f'gpu,source,registers,blocks,instructions,kernel\nsm_90,activation,32,8,250,"{name}"\n')
     assert model.counted("sm_90", path) == {("gelutanh", "float32"): 50}
