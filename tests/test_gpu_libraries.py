@@ -165,8 +165,8 @@ except RuntimeError as error:
     print(error)
 """
     launched, error = (line for line in run(HIP + code, hip=[]) if "fastops" in line)
-    kinds = [re.search(r"\d(transform|forward)I", name)[1] for name in launched.split()]
-    assert kinds == ["transform", "transform", "forward"]
+    kinds = [re.search(r"\d(transform_row|forward)I", name)[1] for name in launched.split()]
+    assert kinds == ["transform_row", "transform_row", "forward"]
     assert error == "fastops: a GPU kernel could not be launched: the stand-in was told to fail"
 
 
@@ -258,9 +258,8 @@ def test_cuda_kernels_are_in_the_code() -> None:
     """What the launching code registers by name has its function in the code for each GPU of the list."""
     binary = LISTS["cuda"].with_suffix(".so").read_bytes()
     codes = list(fatbin.codes(binary))
-    kernel = (
-        rb"(?<=\0)_ZN7fastops3hip\w*?(?<!L)(?:9transform|7forward|8backward|10add_blocks)I\w+(?=\0)"  # L: the host's
-    )
+    kinds = rb"9transform|13transform_row|7forward|8backward|10add_blocks"
+    kernel = rb"(?<=\0)_ZN7fastops3hip\w*?(?<!L)(?:" + kinds + rb")I\w+(?=\0)"  # L: the host's
     names = set(re.findall(kernel, binary))
     assert len(names) > 50
     listed = LISTS["cuda"].read_text().split()

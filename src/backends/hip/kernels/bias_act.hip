@@ -23,6 +23,7 @@ __global__ void __launch_bounds__(block_threads, sizeof(Storage) == 8 ? 2 : 3)
              Compute<Storage>* block_sums, Storage* bias_grad, int64_t rows, int64_t columns, int64_t block_rows) {
   using N = NumberOf<Storage>;
   using P = Piece<Storage, width>;
+  using Result = Packet<Storage, width>;
   using S = Compute<Storage>;
   const int64_t first_column = int64_t{blockIdx.x} * blockDim.x * width;
   const int64_t column = first_column + threadIdx.x * width;
@@ -56,7 +57,8 @@ __global__ void __launch_bounds__(block_threads, sizeof(Storage) == 8 ? 2 : 3)
         sums[k] += d.v;
         out.set(k, narrow<Storage>(d.v));
       }
-      if (dx.data) dx.template packet<width>(row, column) = bit_cast<Packet<Storage, width>>(out);
+      // By the stride of columns, though it is 1: nvcc would cut what packet() stores into elements.
+      if (dx.data) reinterpret_cast<Result&>(dx.at(row, column)) = bit_cast<Result>(out);
     }
   }
   if (!block_sums && !bias_grad) return;
