@@ -33,6 +33,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted((ROOT / "src/backends/hip/kernels").glob("*.hip"))
 COMMON = ["-std=c++20", "-O3"]
 FEW = ["-include", str(ROOT / "src/backends/hip/emulator/few_activations.h")]
+WHOLE = ["rows", "small_mlp"]  # Each kernel has all activations: with few of them, compilers would make others of it.
 
 # Kernels that work in packets of 16 bytes: by their names, with the type that is stored and the number of operands that
 # they write where it is not one.
@@ -234,7 +235,7 @@ class Amd:
                 *COMMON,
                 *flags,
                 f"-I{includes(source)}",
-                *self.flags,
+                *(self.flags if source.stem not in WHOLE else []),
                 "-Rpass-analysis=kernel-resource-usage",
             ]
             + ["-c", str(source), "-o", str(code)]
@@ -277,7 +278,7 @@ class Nvidia:
                 *flags,
                 *COMMON,
                 f"-I{includes(source)}",
-                *self.flags,
+                *(self.flags if source.stem not in WHOLE else []),
                 "-o",
                 str(kept / "code.cubin"),
                 str(source),
