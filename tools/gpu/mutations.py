@@ -225,6 +225,7 @@ HELD = "__shared__ Compute<Storage> held[12288 / sizeof(Storage)]; "
 HELD += "held[threadIdx.x] = x[0].v; __syncthreads(); x[0].v = held[0]; formula(x, y);"
 REGISTERS = "block_threads, sizeof(Storage) == 8 ? 2 : 3)"
 SUMS = "block_sums[blockIdx.y * columns + first_column + c]"
+DX = "reinterpret_cast<Result&>(dx.at(row, column))", "dx.template packet<width>(row, column)"
 
 NEXT = "is_last ? p : index + panels);"
 WAIT = f"{NEXT} next[p].bring(part, width);"
@@ -281,6 +282,12 @@ SLOW = [
         GPUS,
         "4 loads of 16 bytes",  # of two operands' first and next rows
         Mutation("the bias element by element", "bias_act.hip", ADDED, ADDED_ELEMENTS),
+    ),
+    (
+        "bias_act.hip",
+        ["sm_90"],  # AMD's compiler keeps the packet
+        "0 stores of 16 bytes",
+        Mutation("the input's gradient by packet()", "bias_act.hip", *DX),
     ),
     (
         "activation.hip",
