@@ -13,8 +13,8 @@ kernels; that of an H100, whatever the GPU, with one block at a time on a multip
 pass over its matrix, though it has few threads for few rows.
 
 What the model does not know: what PyTorch's libraries choose for a product, clocks under load, caches between kernels
-beyond "it all fits", and memory allocation. Efficiencies and latencies are assumptions, below, but for the share of the
-bandwidth; docs/gpu.md compares what comes out with times of an H100. Instructions per element are those of
+beyond "it all fits", and memory allocation. Efficiencies and latencies are assumptions, below, but for two that
+were measured; docs/gpu.md compares what comes out with times of an H100. Instructions per element are those of
 build/gpu-check/kernels.csv where check_kernels.py has left it, else 30: all of a kernel's, which has its formula once
 for each element of a packet and once more. Of PTX, the GPU's own instructions are about as many.
 """

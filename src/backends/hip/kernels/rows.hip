@@ -169,7 +169,7 @@ __device__ __forceinline__ void drop(const RowStep& step, const Row<S>& row, uin
   });
 }
 
-// f(row) for each of the block's rows, and for places without one.
+// f() with `row` at each of the block's rows, and at places without one.
 template <class S, class F>
 __device__ void for_each_row(const Rows<S>& rows, Row<S>& row, F f) {
   const int64_t step = int64_t{gridDim.x} * blockDim.y;
