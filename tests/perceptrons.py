@@ -39,10 +39,10 @@ class Network:
         return self.hidden if layer + 1 < len(self.weights) else self.output
 
 
-def draw_network(data, dtype, device, max_depth=4, members=None):
+def draw_network(data, dtype, device, max_depth=4, members=None, sizes=None):
     """A network of any depth, with or without each bias, any of its sizes zero; or an ensemble of so many."""
     own = () if members is None else (members,)
-    sizes = data.draw(st.lists(features, min_size=2, max_size=1 + max_depth))
+    sizes = sizes or data.draw(st.lists(features, min_size=2, max_size=1 + max_depth))
     leading = (*own, *data.draw(leading_sizes))
     layers = list(itertools.pairwise(sizes))
     return Network(

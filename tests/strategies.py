@@ -3,6 +3,7 @@
 import math
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 from reference import ACTIVATIONS, is_valid, kinks, parameter_sets
 
 DEVICE = os.environ.get("FASTOPS_TEST_DEVICE", "cpu")
+MAPS = Path("/proc/self/maps")
+IN_GPU_EMULATOR = MAPS.exists() and "libgpu_kernels" in MAPS.read_text()  # that of make gpu-check
 PROFILE = os.environ.get("FASTOPS_TEST_PROFILE") or "full"  # of those in conftest.py
 QUICK = PROFILE in ("quick", "brief")
 # So many times the examples of a property that is tried for every activation has one that is tried once.

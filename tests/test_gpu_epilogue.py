@@ -4,18 +4,13 @@ In the GPU emulator PyTorch's op for that is the CPU's, or a stand-in that compu
 found of the op holds for the process, so that each stand-in has one of its own.
 """
 
-from pathlib import Path
-
 import pytest
 import torch
 
 from processes import run
+from strategies import IN_GPU_EMULATOR
 
-MAPS = Path("/proc/self/maps")
-
-pytestmark = pytest.mark.skipif(
-    not MAPS.exists() or "libgpu_kernels" not in MAPS.read_text(), reason="needs the GPU emulator of make gpu-check"
-)
+pytestmark = pytest.mark.skipif(not IN_GPU_EMULATOR, reason="needs the GPU emulator of make gpu-check")
 
 # A network whose layers are too wide for one kernel, with a NaN and infinities in its input. `calls` counts the op's.
 SCRIPT = """
@@ -50,6 +45,7 @@ def counted(bias, a, b, *, beta=1, alpha=1, use_gelu=False):
     calls += 1
     return {stand_in}(bias, a, b, use_gelu)
 
+torch.backends.cuda.matmul.allow_tf32 = True  # for which float32's products are PyTorch's
 library = torch.library.Library("aten", "IMPL")
 library.impl("_addmm_activation", counted, "CPU")
 
@@ -109,7 +105,8 @@ def test_op_is_taken_where_it_computes_the_same(activation, stand_in, calls):
 
 def test_answer_for_the_op_of_the_cpu():
     """Which keeps a NaN: a stand-in is not all that the op is taken of."""
-    x, weight, bias = torch.randn(5, 160), torch.randn(144, 160), torch.randn(144)
+    sizes = [(5, 160), (144, 160), (144,)]
+    x, weight, bias = (torch.randn(size, dtype=torch.float64) for size in sizes)
     x[0, 0] = torch.nan
     torch.ops.fastops.linear_act(x, weight, bias, "relu")
     with torch.profiler.profile() as profile:

@@ -52,7 +52,7 @@ def launches(runtime):
     for line in runtime.stand_in_launches().decode().splitlines():
         name, *numbers = line.split()
         numbers = [int(number) for number in numbers]
-        (kernel,) = re.findall(r"\d(transform|transform_row|forward|backward|add_blocks)I", name)
+        (kernel,) = re.findall(r"\d(transform|transform_row|forward|backward|add_blocks|multiply)I", name)
         result.append(Launch(name, kernel, tuple(numbers[:3]), tuple(numbers[3:6]), *numbers[6:]))
     return result
 
@@ -62,15 +62,15 @@ def matrix(rows, columns, device="hostmem", dtype=torch.float32):
     return torch.empty(rows, columns, dtype=dtype, device=device)
 
 
-def mlp_arguments(device):
-    """Of a network that is small enough for one kernel."""
-    weights = [matrix(8, 5, device), matrix(3, 8, device)]
-    return matrix(1000, 5, device), weights, [torch.empty(8, device=device), None], "gelu", "gelu"
+def mlp_arguments(device, rows=1000, features=8):
+    """Of a network that is small enough for one kernel, or wide, with products by themselves."""
+    weights = [matrix(features, 5, device), matrix(3, features, device)]
+    return matrix(rows, 5, device), weights, [torch.empty(features, device=device), None], "gelu", "gelu"
 
 
-def mlp_backward(device):
+def mlp_backward(device, **sizes):
     """With every gradient."""
-    network = mlp_arguments(device)
+    network = mlp_arguments(device, **sizes)
     output, saved = ops.mlp_forward(*network)
     mask = [True, True, True, True, False]
     ops.mlp_backward(output, *network[:3], output, saved, *network[3:], [], [], mask)
@@ -115,9 +115,14 @@ CALLS = {
     "mlp": (lambda d: ops.mlp(*mlp_arguments(d)), ["forward"]),
     "mlp_forward": (lambda d: ops.mlp_forward(*mlp_arguments(d)), ["forward"]),
     "mlp_backward": (mlp_backward, ["forward", "backward", "add_blocks"]),
+    "wide mlp": (lambda d: ops.mlp(*mlp_arguments(d, features=200)), ["multiply"] * 2),
+    "wide mlp_backward": (
+        lambda d: mlp_backward(d, rows=100, features=200),
+        ["multiply"] * 2 + ["backward"] + ["multiply"] * 4,
+    ),
     "sequential": (lambda d: ops.sequential(*steps_on_rows(d)), ["forward"]),
     "sequential_backward": (rows_backward, ["backward", "add_blocks"]),
-    "linear_act": (lambda d: ops.linear_act(matrix(9, 5, d), matrix(8, 5, d), None, "gelu"), ["forward"]),
+    "linear_act": (lambda d: ops.linear_act(matrix(9, 5, d), matrix(8, 5, d), None, "gelu"), ["multiply"]),
 }
 every_call = pytest.mark.parametrize(("call", "kernels"), CALLS.values(), ids=CALLS)
 
@@ -136,7 +141,9 @@ def test_launches(call, kernels, runtime):
     launched = launches(runtime)
     assert [launch.kernel for launch in launched] == kernels
     for launch in launched:
-        assert launch.block[0] * launch.block[1] * launch.block[2] == 256
+        threads = launch.block[0] * launch.block[1] * launch.block[2]
+        # Of few rows, the kernels of steps on rows have fewer, so that more multiprocessors have some.
+        assert threads == 256 or (call in (CALLS["sequential"][0], rows_backward) and threads % 32 == 0)
         assert_limits(launch)
         assert launch.shared <= 48 * 1024
 
@@ -158,20 +165,20 @@ def test_wide_rows(columns, runtime):
 # seems to have 132 multiprocessors, device 1 has 16.
 SMALL = [
     ((128, 128, 128, 128), 1365, torch.float32, 0, False, False),
-    ((128, 128, 128, 128), 15, torch.float32, 0, False, True),
-    ((128, 128, 128, 128), 14, torch.float32, 0, True, True),
-    ((64, 64, 64, 64), 132 * 32, torch.float32, 0, True, True),
-    ((64, 64, 64, 64), 132 * 64, torch.float32, 0, True, False),
-    ((64, 64, 64, 64), 132 * 64 + 1, torch.float32, 0, False, False),
-    ((32, 32, 32, 1), 132 * 96, torch.float32, 0, True, True),
-    ((32, 32, 32, 1), 132 * 128, torch.float32, 0, True, False),
+    ((128, 128, 128, 128), 1, torch.float32, 0, False, False),
+    ((64, 64, 64, 64), 15, torch.float32, 0, True, True),
+    ((64, 64, 64, 64), 18, torch.float32, 0, True, False),
+    ((64, 64, 64, 64), 19, torch.float32, 0, False, False),
+    ((64, 64, 64, 64), 1000, torch.float32, 0, False, True),
+    ((32, 32, 32, 1), 132 * 32, torch.float32, 0, True, True),
+    ((32, 32, 32, 1), 132 * 32 + 1, torch.float32, 0, False, True),
     ((32, 32, 32, 1), 132 * 128 + 1, torch.float32, 0, False, False),
-    ((32, 32, 32, 1), 16 * 96, torch.float32, 1, True, True),
-    ((32, 32, 32, 1), 16 * 128 + 1, torch.float32, 1, False, False),
+    ((32, 32, 32, 1), 16 * 32, torch.float32, 1, True, True),
+    ((32, 32, 32, 1), 16 * 32 + 1, torch.float32, 1, False, False),
     ((128, 128, 128, 128), 1365, torch.bfloat16, 0, True, True),
     ((128, 128, 128, 128), 1365, torch.float16, 1, True, False),
-    ((128, 128, 128, 128), 7, torch.float64, 0, True, True),
-    ((128, 128, 128, 128), 8, torch.float64, 0, False, True),
+    ((128, 128, 128, 128), 9, torch.float64, 0, True, True),
+    ((128, 128, 128, 128), 12, torch.float64, 0, True, False),
     ((128, 128, 128, 128), 1365, torch.float64, 0, False, False),
     ((16, 16, 16), 1365, torch.float64, 0, True, True),
     ((128, 128, 129), 5, torch.bfloat16, 0, False, False),
@@ -201,12 +208,13 @@ def test_choice_of_one_kernel(sizes, rows, dtype, index, forward, backward, runt
 @pytest.mark.parametrize(
     ("width", "rows", "dtype", "by_host", "in_graph"),
     [
-        (32, 1, torch.float32, True, True),
-        (128, 1, torch.float32, True, False),
-        (64, 1365, torch.float32, True, True),
-        (128, 128, torch.float32, True, True),
-        (128, 129, torch.float32, False, False),
-        (96, 1365, torch.float32, True, False),
+        (32, 1, torch.float32, True, False),
+        (128, 1, torch.float32, False, False),
+        (64, 18, torch.float32, True, False),
+        (64, 19, torch.float32, False, False),
+        (64, 12, torch.float64, True, True),
+        (128, 12, torch.float64, True, False),
+        (32, 1365, torch.bfloat16, True, True),
         (128, 1365, torch.bfloat16, True, False),
     ],
     ids=str,
@@ -392,7 +400,7 @@ FEATURES = 768  # of what occupancy.csv has of the kernels of rows
 
 def rows_backward_of_features(dtype):
     """LayerNorm, GELU and dropout with every gradient, computed in the dtype; in float64 three steps have no room."""
-    x = matrix(9, FEATURES, dtype=dtype)
+    x = matrix(9000, FEATURES, dtype=dtype)
     vectors = [torch.empty(FEATURES, dtype=dtype, device="hostmem") for _ in range(2)]
     if dtype == torch.float64:
         steps = vectors, "layer_norm gelu", [1e-5], None
@@ -404,9 +412,18 @@ def rows_backward_of_features(dtype):
 
 def small_mlp_of_dtype(dtype):
     """Forward and backward."""
-    x, weight = matrix(1000, 5, dtype=dtype), matrix(8, 5, dtype=dtype)
-    output, saved = ops.mlp_forward(x, [weight], [None], "gelu", "gelu")
-    ops.mlp_backward(output, x, [weight], [None], output, saved, "gelu", "gelu", [], [], [True, True, False])
+    x, weights = matrix(1000, 5, dtype=dtype), [matrix(8, 5, dtype=dtype), matrix(3, 8, dtype=dtype)]
+    output, saved = ops.mlp_forward(x, weights, [None] * 2, "gelu", "gelu")
+    mask = [True, True, False, True, False]
+    ops.mlp_backward(output, x, weights, [None] * 2, output, saved, "gelu", "gelu", [], [], mask)
+
+
+def products_of_dtype(dtype):
+    """Of sizes for each tile, in packets and not; other dtypes are PyTorch's."""
+    for rows, features in ((64, 128), (256, 256), (1024, 512), (63, 127), (255, 255), (1023, 511)):
+        x, weight = matrix(rows, features, dtype=dtype), matrix(features, features, dtype=dtype)
+        output, saved = ops.mlp_forward(x, [weight], [None], "identity", "identity")
+        ops.mlp_backward(output, x, [weight], [None], None, saved, "gelu", "identity", [], [], [True, True, False])
 
 
 def bias_backward_of_dtype(dtype):
@@ -420,8 +437,13 @@ def bias_backward_of_dtype(dtype):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(
     ("source", "call"),
-    [("rows", rows_backward_of_features), ("small_mlp", small_mlp_of_dtype), ("bias_act", bias_backward_of_dtype)],
-    ids=["rows", "small_mlp", "bias_act"],
+    [
+        ("rows", rows_backward_of_features),
+        ("small_mlp", small_mlp_of_dtype),
+        ("bias_act", bias_backward_of_dtype),
+        ("product", products_of_dtype),
+    ],
+    ids=["rows", "small_mlp", "bias_act", "product"],
 )
 def test_shared_memory_of_the_budget(source, call, dtype, runtime):
     """The budget of occupancy counts with the shared memory that blocks are launched with."""
@@ -432,4 +454,4 @@ def test_shared_memory_of_the_budget(source, call, dtype, runtime):
     shared = [launch.shared for launch in done]
     launched = dict(zip(map(occupancy.kind, names.stdout.splitlines()), shared, strict=True))
     assert launched == {kernel: occupancy.budget()[source, kernel].shared for kernel in launched}
-    assert len(launched) >= 2
+    assert len(launched) >= 2 if source != "product" else len(launched) == (18 if dtype == torch.float32 else 0)

@@ -31,7 +31,7 @@ int64_t small_mlp_sums(int64_t layers, const int64_t* features, int64_t rows, in
 }
 
 bool small_mlp_is_faster(int64_t layers, const int64_t* features, int64_t rows, int64_t item_size,
-                         int64_t multiprocessors, bool backward, int64_t layered_kernels) {
-  return is_small_mlp_faster(network(layers, features, rows, item_size, multiprocessors), backward, layered_kernels);
+                         int64_t multiprocessors, bool backward, int64_t steps) {
+  return is_small_mlp_faster(network(layers, features, rows, item_size, multiprocessors), backward, steps);
 }
 }

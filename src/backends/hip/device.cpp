@@ -10,6 +10,7 @@
 
 #include "backends/hip/epilogue.h"
 #include "backends/hip/launch.h"
+#include "backends/hip/product.h"
 #include "backends/hip/rows.h"
 #include "backends/hip/small_mlp.h"
 
@@ -96,14 +97,23 @@ struct Device {
     check(gated_backward(call_for(f, gate, *grid), m[3], m[4], m[5], m[0], m[1], m[2]));
   }
 
-  static Tensor product(const Tensor& a, const Tensor& b) { return at::mm(a, b); }
+  static Tensor product(const Tensor& a, const Tensor& b) {
+    if (auto result = try_product(a, b)) return *std::move(result);
+    return at::mm(a, b);
+  }
 
   static Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+    const ActivationSpec identity{Activation::identity, {}};
+    if (auto layer = try_product_layer(x, weight, bias, identity, /*keeps_z=*/false)) return std::move(layer->y);
+    return library_linear(x, weight, bias);
+  }
+
+  static Tensor library_linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
     return bias.defined() ? at::addmm(bias, x, weight.t()) : at::mm(x, weight.t());
   }
 
   static Tensor layer_in_steps(const Tensor& x, const Tensor& weight, const Tensor& bias, const ActivationSpec& f) {
-    const Tensor z = linear(x, weight, bias);
+    const Tensor z = library_linear(x, weight, bias);
     activate<Device>(f, z, z);
     return z;
   }
@@ -111,12 +121,13 @@ struct Device {
   // Where z is kept, the product adds the bias: bias_act would take a pass more.
   static std::optional<LayerSteps::Forward> try_layer(const Tensor& x, const Tensor& weight, const Tensor& bias,
                                                       const ActivationSpec& f, bool keeps_z) {
+    if (auto layer = try_product_layer(x, weight, bias, f, keeps_z)) return layer;
     if (f.id == Activation::identity) return std::nullopt;
     if (!keeps_z) {
       const auto y = try_epilogue(x, weight, bias, f, layer_in_steps);
       return y ? std::optional(LayerSteps::Forward{{}, *y}) : std::nullopt;
     }
-    const Tensor z = linear(x, weight, bias);
+    const Tensor z = library_linear(x, weight, bias);
     const Tensor y = empty_like(z);
     activate<Device>(f, z, y);
     return LayerSteps::Forward{z, y};
@@ -126,7 +137,7 @@ struct Device {
     return use_small_mlp(mlp, /*backward=*/false) ? std::optional(small_mlp(mlp, saved)) : std::nullopt;
   }
   static std::optional<std::vector<Tensor>> try_mlp_backward(const MlpBackwardArguments& mlp) {
-    return use_small_mlp(mlp, /*backward=*/true) ? std::optional(small_mlp_gradients(mlp)) : std::nullopt;
+    return use_small_mlp(mlp, /*backward=*/true) ? small_mlp_gradients(mlp) : try_product_gradients(mlp);
   }
 
   static constexpr auto rows = steps_on_rows;

@@ -108,6 +108,7 @@ struct RowsCall {
   int64_t rows = 0;
   int64_t columns = 0;
   void* stream = nullptr;
+  int64_t multiprocessors = 1;
   int64_t most_shared_bytes = shared_bytes_everywhere;  // of the device
 };
 
@@ -124,6 +125,36 @@ FASTOPS_KERNELS_API Error rows_forward(const RowsCall&, Numbers x, Numbers added
 FASTOPS_KERNELS_API int64_t rows_backward_sums(const RowsCall&);
 FASTOPS_KERNELS_API Error rows_backward(const RowsCall&, Numbers x, Numbers grad, Numbers added, Numbers dx,
                                         Numbers value, void* block_sums, void* vector_grads);
+
+// ---- products of float32 ----
+
+// left @ right.T for matrices [rows, depth] and [columns, depth]. Results are contiguous but for those of strides.
+struct Product {
+  Matrix left{};
+  Matrix right{};
+  int64_t rows = 0;
+  int64_t columns = 0;
+  int64_t depth = 0;
+  int64_t multiprocessors = 1;
+  void* stream = nullptr;
+};
+
+// The most rows: a grid has no more blocks in that direction.
+inline constexpr int64_t most_product_rows = int64_t{65535} * 16;
+
+// y = f(z), z = left @ right.T + bias; the numbers of a row of left and right lie beside each other. `bias` and `z` may
+// be absent.
+FASTOPS_KERNELS_API Error product_forward(const Product&, Activation, Params<double>, const void* bias,
+                                          int64_t bias_stride, void* z, void* y);
+
+// dz = (left @ right.T) * f'(saved), or in terms of the output; value = f(saved). Those of a row of left, and of a
+// column of right, lie beside each other. `value` may be absent, and `saved` where f is the identity.
+FASTOPS_KERNELS_API Error product_backward(const Product&, Activation, Params<double>, bool from_output, Matrix saved,
+                                           void* dz, void* value);
+
+// result = left @ right.T, sums = left's sums over the depth; those of a column of left and of right lie beside each
+// other. `sums` may be absent.
+FASTOPS_KERNELS_API Error product_weights(const Product&, void* result, void* sums);
 
 // ---- multi-layer perceptrons in one kernel ----
 

@@ -36,6 +36,9 @@ inline bool is_captured(const Tensor& tensor) { return is_captured(stream_of(ten
 // The memory of a tensor that kernels read only.
 inline void* data_of(const Tensor& tensor) { return const_cast<void*>(tensor.const_data_ptr()); }
 
+// Of two dimensions.
+inline Matrix matrix_of(const Tensor& tensor) { return {data_of(tensor), tensor.stride(0), tensor.stride(1)}; }
+
 // Of the tensor's device.
 int64_t multiprocessors_of(const Tensor& tensor);
 int64_t most_shared_bytes_of(const Tensor& tensor);

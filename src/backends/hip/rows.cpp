@@ -20,6 +20,7 @@ class RowCall {
     call_.columns = x.size(-1);
     call_.rows = call_.columns == 0 ? 0 : x.numel() / call_.columns;
     call_.stream = stream_of(x);
+    call_.multiprocessors = multiprocessors_of(x);
     call_.most_shared_bytes = most_shared_bytes_of(x);
     fits_ = true;
   }

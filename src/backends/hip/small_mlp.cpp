@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "backends/hip/launch.h"
+#include "backends/hip/product.h"
 #include "backends/hip/small_mlp_time.h"
 #include "ops/activation.h"
 #include "ops/matrix.h"
@@ -39,15 +40,14 @@ SmallMlp arguments_of(const MlpArguments& mlp) {
   return small;
 }
 
-// Those of a layered network: PyTorch's products and what lies between them.
-int64_t layered_kernels(const MlpArguments& mlp, bool backward) {
-  int64_t kernels = 0;
+// The kernels of a layered network whose products are PyTorch's, besides those.
+int64_t steps_of(const MlpArguments& mlp, bool backward) {
+  int64_t steps = 0;
   for (size_t i = 0; i < mlp.layers(); ++i) {
     const bool has_activation = mlp.activation_of(i).id != Activation::identity;
-    const bool has_step = has_activation || (backward && mlp.biases[i].defined());
-    kernels += (backward ? 2 : 1) + has_step;  // backward, two products
+    steps += has_activation || (backward && mlp.biases[i].defined());
   }
-  return kernels;
+  return steps;
 }
 
 SmallNetwork network_of(const MlpArguments& mlp) {
@@ -58,11 +58,10 @@ SmallNetwork network_of(const MlpArguments& mlp) {
   network.rows = row_count(mlp.input);
   network.dtype = dtype_of(mlp.input);
   network.multiprocessors = multiprocessors_of(mlp.input);
-  network.launch = is_captured(mlp.input) ? launch_in_graph : launch_by_host;
+  network.in_graph = is_captured(mlp.input);
+  network.may_be_own_products = may_be_own_products(mlp.input, mlp.weights);
   return network;
 }
-
-Matrix matrix_of(const Tensor& matrix) { return {data_of(matrix), matrix.stride(0), matrix.stride(1)}; }
 
 Tensor empty_result(const MlpArguments& mlp, int64_t features) {
   auto sizes = mlp.input.sizes().vec();
@@ -79,7 +78,7 @@ bool use_small_mlp(const MlpArguments& mlp, bool backward) {
   if (mlp.layers() > most_small_layers || mlp.input.numel() == 0) return false;
   if (!std::all_of(mlp.weights.begin(), mlp.weights.end(), fits)) return false;
   // The emulator is there to run the kernel.
-  return mlp.input.is_cpu() || is_small_mlp_faster(network_of(mlp), backward, layered_kernels(mlp, backward));
+  return mlp.input.is_cpu() || is_small_mlp_faster(network_of(mlp), backward, steps_of(mlp, backward));
 }
 
 Tensor small_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved) {

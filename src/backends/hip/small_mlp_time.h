@@ -8,18 +8,9 @@
 #include <algorithm>
 #include <array>
 
-#include "backends/hip/kernels.h"
+#include "backends/hip/product_time.h"
 
 namespace fastops::hip {
-
-// What a kernel costs where the layers are kernels each: products of this size, and what lies between them, take no
-// longer than the host from PyTorch's dispatcher to their start, or than one does after another in a graph.
-inline constexpr int64_t launch_by_host = 5000;
-inline constexpr int64_t launch_in_graph = 2200;
-
-// But PyTorch's products of float32 with more than a tile's rows, at least; forward, those of up to four tiles' longer.
-inline constexpr int64_t float32_product = 3900;
-inline constexpr int64_t float32_product_of_tens = 10000;
 
 // What counts of a network.
 struct SmallNetwork {
@@ -28,7 +19,8 @@ struct SmallNetwork {
   int64_t rows = 0;
   Dtype dtype{};
   int64_t multiprocessors = 1;
-  int64_t launch = launch_by_host;
+  bool in_graph = false;
+  bool may_be_own_products = true;  // of its layers, in float32
 };
 
 class SmallMlpTime {
@@ -95,20 +87,42 @@ class SmallMlpTime {
   SmallNetwork network_;
 };
 
-// What the layers take, of so many kernels.
-constexpr int64_t layered_time(const SmallNetwork& network, bool backward, int64_t kernels) {
-  const int64_t tiles = divide_up(network.rows, small_tile_rows(network.dtype));
-  const bool is_long = network.dtype == Dtype::float32 && tiles > 1;
-  const int64_t least = !is_long ? 0 : !backward && tiles <= 4 ? float32_product_of_tens : float32_product;
-  const int64_t products = network.layers * (backward ? 2 : 1);
-  return network.launch * (kernels - products) + std::max(network.launch, least) * products;
+// What the layers take, with so many kernels besides the products: all products PyTorch's, or all ours, which need no
+// kernels besides them.
+constexpr int64_t layered_time(const SmallNetwork& network, bool backward, int64_t steps) {
+  ProductTimes times(network.in_graph);
+  int64_t products = 0;
+  const auto add = [&](int64_t rows, int64_t columns, int64_t depth, ProductKind kind) {
+    Product product;
+    product.rows = rows;
+    product.columns = columns;
+    product.depth = depth;
+    product.multiprocessors = network.multiprocessors;
+    times.add(product, kind, /*steps=*/0);
+    ++products;
+  };
+  for (int64_t i = 0; i < network.layers; ++i) {
+    const int64_t in = network.features[i], out = network.features[i + 1];
+    if (!backward) {
+      add(network.rows, out, in, ProductKind::forward);
+    } else {
+      add(out, in, network.rows, ProductKind::weights);
+      if (i > 0) add(network.rows, in, out, ProductKind::backward);
+    }
+  }
+  // Of other types, products of this size take no longer than a launch.
+  if (network.dtype != Dtype::float32) return times.launch() * (products + steps);
+  const int64_t library = times.library() + times.launch() * steps;
+  return network.may_be_own_products ? std::min(times.own(), library) : library;
 }
 
-// Whether one kernel takes less time than so many that layers take. (Backward, it is two: the blocks' sums.)
-constexpr bool is_small_mlp_faster(const SmallNetwork& network, bool backward, int64_t layered_kernels) {
+// Whether one kernel takes less time than the layers with so many steps besides the products. (Backward, it is two: the
+// blocks' sums.)
+constexpr bool is_small_mlp_faster(const SmallNetwork& network, bool backward, int64_t steps) {
   const SmallMlpTime time(network);
-  const int64_t rest = backward ? network.launch + time.sums() : 0;
-  return network.launch + time.kernel(backward) + rest <= layered_time(network, backward, layered_kernels);
+  const int64_t device = launch_in_graph + time.kernel(backward) + (backward ? launch_in_graph + time.sums() : 0);
+  const int64_t host = network.in_graph ? 0 : launch_by_host + (backward ? own_launch_by_host : 0);
+  return std::max(device, host) <= layered_time(network, backward, steps);
 }
 
 }  // namespace fastops::hip

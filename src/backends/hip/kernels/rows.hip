@@ -366,8 +366,12 @@ int sums_of(const RowsCall& call) {
 
 int64_t size_of(Dtype computed) { return computed == Dtype::float64 ? sizeof(double) : sizeof(float); }
 
-// The threads of a row. Backward there is shared memory for fewer rows on a multiprocessor.
-int threads_of(const RowsCall& call, bool backward) { return row_threads(call.columns, backward ? 16 : 32); }
+// The threads of a row: where there are few rows, as many as have four elements each. Backward there is shared memory
+// for fewer rows on a multiprocessor.
+int threads_of(const RowsCall& call, bool backward) {
+  const bool are_few = call.rows <= 2 * call.multiprocessors;
+  return row_threads(call.columns, are_few ? 4 : backward ? 16 : 32);
+}
 
 // Of a block of so many rows.
 int64_t shared_bytes(const RowsCall& call, bool backward, int64_t rows) {
@@ -379,15 +383,16 @@ int64_t shared_bytes(const RowsCall& call, bool backward, int64_t rows) {
 // Rows whose threads are whole waves.
 int64_t rows_of_waves(const RowsCall& call) { return call.columns > group ? 1 : 2; }
 
-// As many rows as every GPU has shared memory for, or few.
+// As many rows as every GPU has shared memory for, but no more than leave rows to each multiprocessor; or few.
 dim3 block_of(const RowsCall& call, bool backward) {
   const int threads = threads_of(call, backward);
   const int64_t few = rows_of_waves(call);
   const int64_t fit = shared_bytes_everywhere / shared_bytes(call, backward, few) * few;
-  return dim3(threads, std::clamp<int64_t>(fit, few, block_threads / threads));
+  const int64_t share = divide_up(divide_up(call.rows, call.multiprocessors), few) * few;
+  return dim3(threads, std::clamp<int64_t>(std::min(fit, share), few, block_threads / threads));
 }
 
-// The numbers follow from the sizes alone, so that a sum is made of the same parts on every device.
+// The numbers follow from the sizes and the GPU, so that a sum is made of the same parts on every run.
 int64_t blocks_of(const RowsCall& call, bool backward) {
   constexpr int64_t most_blocks = 1 << 20;
   constexpr int64_t most_blocks_with_sums = 512;

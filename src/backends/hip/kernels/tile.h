@@ -62,20 +62,6 @@ __device__ void copy_elements(int rows, int columns, From from, To to) {
   }
 }
 
-// f(A()) with the struct A of the activation. All threads of a block take the same branch.
-template <class F>
-__device__ void with_activation(Activation id, F f) {
-#define FASTOPS_CASE(name, A, ...) \
-  case Activation::name:           \
-    return f(activations::A());
-  switch (id) {
-    FASTOPS_KERNEL_ACTIVATIONS(FASTOPS_CASE)
-    default:
-      return;
-  }
-#undef FASTOPS_CASE
-}
-
 // How many threads have products of neighbouring columns, a packet each: where there are up to 64 columns, half as
 // many.
 __device__ constexpr int threads_across(int width) { return width > tile_columns / 2 ? 32 : tile_threads; }

@@ -313,6 +313,20 @@ Error dispatch(const Call& call, F f) {
 #undef FASTOPS_CASE
 }
 
+// f(A()) with the struct A of the activation. All threads of a block take the same branch.
+template <class F>
+__device__ void with_activation(Activation id, F f) {
+#define FASTOPS_CASE(name, A, ...) \
+  case Activation::name:           \
+    return f(activations::A());
+  switch (id) {
+    FASTOPS_KERNEL_ACTIVATIONS(FASTOPS_CASE)
+    default:
+      return;
+  }
+#undef FASTOPS_CASE
+}
+
 // The first derivative in terms of the input or, where the activation has that, of the output; for any number type.
 template <class A, bool from_output, class S>
 struct Gradient {

@@ -1,0 +1,196 @@
+#include "backends/hip/product.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/sum.h>
+
+#include <algorithm>
+#include <array>
+
+#include "backends/hip/launch.h"
+#include "backends/hip/product_time.h"
+#include "ops/activation.h"
+#include "ops/bias_act.h"
+#include "ops/matrix.h"
+#include "torch_internal/products.h"
+
+namespace fastops::hip {
+namespace {
+
+constexpr ActivationSpec identity{Activation::identity, {}};
+
+bool has_rows(const Tensor& matrix) { return matrix.size(1) <= 1 || matrix.stride(1) == 1; }
+Tensor with_rows(const Tensor& matrix) { return has_rows(matrix) ? matrix : matrix.contiguous(); }
+
+Tensor empty_matrix(int64_t rows, int64_t columns, const Tensor& like) {
+  return at::empty({rows, columns}, like.options());
+}
+
+// Of left [rows, depth] and right [columns, depth].
+Product product_of(const Tensor& left, const Tensor& right) {
+  Product product;
+  product.left = matrix_of(left);
+  product.right = matrix_of(right);
+  product.rows = left.size(0);
+  product.columns = right.size(0);
+  product.depth = left.size(1);
+  product.multiprocessors = multiprocessors_of(left);
+  product.stream = stream_of(left);
+  return product;
+}
+// The same sizes alone.
+Product product_of(int64_t rows, int64_t columns, int64_t depth, const Tensor& like) {
+  Product product;
+  product.rows = rows;
+  product.columns = columns;
+  product.depth = depth;
+  product.multiprocessors = multiprocessors_of(like);
+  return product;
+}
+
+bool fits(const Product& product) {
+  constexpr int64_t most = int64_t{1} << 30;
+  return std::min({product.rows, product.columns, product.depth}) > 0 && product.rows <= most_product_rows &&
+         std::max(product.columns, product.depth) <= most;
+}
+
+// The emulator is there to run the kernels.
+bool are_faster(const ProductTimes& times, const Tensor& like) {
+  return like.is_cpu() || times.own() <= times.library();
+}
+
+bool is_faster(const Product& product, const Tensor& like, ProductKind kind, int64_t steps) {
+  ProductTimes times(is_captured(like));
+  times.add(product, kind, steps);
+  return fits(product) && are_faster(times, like);
+}
+
+void multiply(const Tensor& left, const Tensor& right, const Tensor& bias, const ActivationSpec& f, const Tensor& z,
+              const Tensor& y) {
+  check(product_forward(product_of(left, right), f.id, f.params(), bias.defined() ? data_of(bias) : nullptr,
+                        bias.defined() ? bias.stride(0) : 0, z.defined() ? z.mutable_data_ptr() : nullptr,
+                        y.mutable_data_ptr()));
+}
+
+// The gradient of what a layer above had from f, dz @ weight times f' at `saved`; fills `value` with f's where given.
+Tensor gradient_below(const Tensor& dz, const Tensor& weight, const ActivationSpec& f, bool from_output,
+                      const Tensor& saved, Tensor* value) {
+  Tensor result = empty_matrix(dz.size(0), weight.size(1), dz);
+  if (value) *value = empty_matrix(dz.size(0), weight.size(1), dz);
+  check(product_backward(product_of(dz, weight.t()), f.id, f.params(), from_output,
+                         saved.defined() ? matrix_of(saved) : Matrix{}, result.mutable_data_ptr(),
+                         value ? value->mutable_data_ptr() : nullptr));
+  return result;
+}
+
+// dz.T @ x, and the sum of dz's rows where `bias_grad` is given.
+Tensor weight_gradient(const Tensor& dz, const Tensor& x, Tensor* bias_grad) {
+  Tensor result = empty_matrix(dz.size(1), x.size(1), dz);
+  if (bias_grad) *bias_grad = at::empty({dz.size(1)}, dz.options());
+  check(product_weights(product_of(dz.t(), x.t()), result.mutable_data_ptr(),
+                        bias_grad ? bias_grad->mutable_data_ptr() : nullptr));
+  return result;
+}
+
+bool are_gradients_faster(const MlpBackwardArguments& mlp) {
+  const Tensor& like = mlp.input;
+  const int64_t rows = row_count(like);
+  const size_t lowest = mlp.lowest_wanted();
+  ProductTimes times(is_captured(like));
+  bool fit = true, any = false;
+  const auto add = [&](const Product& product, ProductKind kind, bool has_step) {
+    times.add(product, kind, has_step);
+    fit = fit && fits(product);
+    any = true;
+  };
+  for (size_t i = mlp.layers(); i-- > 0 && lowest < 3 + 2 * i;) {
+    const int64_t out = mlp.weights[i].size(0), in = mlp.weights[i].size(1);
+    // The sum for the bias is a kernel of PyTorch's, the derivative another.
+    if (mlp.wants_weight(i)) add(product_of(out, in, rows, like), ProductKind::weights, mlp.wants_bias(i));
+    if (lowest < 1 + 2 * i) add(product_of(rows, in, out, like), ProductKind::backward, i > 0);
+  }
+  return any && fit && are_faster(times, like);
+}
+
+}  // namespace
+
+bool may_be_own_products(const Tensor& input, at::TensorList weights) {
+  return input.scalar_type() == at::kFloat && !is_rounded_to_tf32() &&
+         std::all_of(weights.begin(), weights.end(), has_rows);
+}
+
+std::optional<LayerSteps::Forward> try_product_layer(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                                                     const ActivationSpec& f, bool keeps_z) {
+  if (!may_be_own_products(x, weight)) return std::nullopt;
+  const Product sizes = product_of(x.size(0), weight.size(0), weight.size(1), x);
+  if (!is_faster(sizes, x, ProductKind::forward, f.id != Activation::identity)) return std::nullopt;
+  LayerSteps::Forward layer;
+  layer.y = empty_matrix(x.size(0), weight.size(0), x);
+  if (keeps_z) layer.z = f.id == Activation::identity ? layer.y : empty_matrix(x.size(0), weight.size(0), x);
+  multiply(with_rows(x), weight, bias, f, f.id == Activation::identity ? Tensor() : layer.z, layer.y);
+  return layer;
+}
+
+std::optional<Tensor> try_product(const Tensor& a, const Tensor& b) {
+  if (!may_be_own_products(a, {})) return std::nullopt;
+  const Product sizes = product_of(a.size(0), b.size(1), a.size(1), a);
+  const auto kind = !has_rows(a)      ? ProductKind::weights
+                    : has_rows(b.t()) ? ProductKind::forward
+                                      : ProductKind::backward;
+  if (!is_faster(sizes, a, kind, /*steps=*/0)) return std::nullopt;
+  if (kind == ProductKind::forward) {
+    Tensor result = empty_matrix(a.size(0), b.size(1), a);
+    multiply(a, b.t(), {}, identity, {}, result);
+    return result;
+  }
+  if (!has_rows(b)) return std::nullopt;
+  if (has_rows(a)) return gradient_below(a, b, identity, false, {}, nullptr);
+  if (has_rows(a.t())) return weight_gradient(a.t(), b, nullptr);
+  return std::nullopt;
+}
+
+std::optional<std::vector<Tensor>> try_product_gradients(const MlpBackwardArguments& mlp) {
+  if (!may_be_own_products(mlp.input, mlp.weights) || !are_gradients_faster(mlp)) return std::nullopt;
+  const size_t lowest = mlp.lowest_wanted();
+  const auto saved = [&](size_t i) { return as_matrix(i < mlp.saved.size() ? mlp.saved[i] : mlp.output); };
+  std::vector<Tensor> grads(mlp.output_mask.size());
+  size_t i = mlp.layers() - 1;
+  Tensor dz = as_matrix(mlp.grad_output);
+  if (const ActivationSpec& f = mlp.activation_of(i); f.id != Activation::identity) {
+    dz = bias_act_backward(dz, saved(i), std::nullopt, f, mlp.saves_output(i), {true, false}).front();
+  }
+  dz = with_rows(dz);
+  while (true) {
+    const bool goes_on = lowest < 1 + 2 * i;
+    Tensor below, value;
+    if (i == 0) {
+      value = mlp.input;
+      if (goes_on) below = gradient_below(dz, mlp.weights[0], identity, false, {}, nullptr);
+    } else {
+      const ActivationSpec& f = mlp.activation_of(i - 1);
+      const bool from_output = mlp.saves_output(i - 1);
+      const bool wants_value = mlp.wants_weight(i) && !from_output;
+      if (from_output) value = saved(i - 1);
+      if (goes_on) {
+        below = gradient_below(dz, mlp.weights[i], f, from_output, saved(i - 1), wants_value ? &value : nullptr);
+      } else if (wants_value) {
+        value = bias_act(saved(i - 1), std::nullopt, f);
+      }
+    }
+    const bool wants_bias = mlp.wants_bias(i);
+    if (mlp.wants_weight(i)) {
+      grads[1 + 2 * i] = weight_gradient(dz, with_rows(as_matrix(value)), wants_bias ? &grads[2 + 2 * i] : nullptr);
+    } else if (wants_bias) {
+      grads[2 + 2 * i] = dz.sum(0);
+    }
+    if (i == 0 || !goes_on) {
+      if (goes_on) grads[0] = below.view(mlp.input.sizes());
+      break;
+    }
+    dz = below;
+    --i;
+  }
+  grads.erase(std::remove_if(grads.begin(), grads.end(), [](const Tensor& g) { return !g.defined(); }), grads.end());
+  return grads;
+}
+
+}  // namespace fastops::hip
