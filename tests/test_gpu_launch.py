@@ -420,7 +420,7 @@ def small_mlp_of_dtype(dtype):
 
 def products_of_dtype(dtype):
     """Of sizes for each tile, in packets and not; other dtypes are PyTorch's."""
-    for rows, features in ((64, 128), (256, 256), (1024, 512), (63, 127), (255, 255), (1023, 511)):
+    for rows, features in itertools.product((64, 256, 512), (128, 255, 256, 511, 512)):
         x, weight = matrix(rows, features, dtype=dtype), matrix(features, features, dtype=dtype)
         output, saved = ops.mlp_forward(x, [weight], [None], "identity", "identity")
         ops.mlp_backward(output, x, [weight], [None], None, saved, "gelu", "identity", [], [], [True, True, False])

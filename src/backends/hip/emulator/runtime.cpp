@@ -56,7 +56,7 @@ int fail(const char* error) {
   return last_error = failure;
 }
 
-int launch(const void* kernel, Size grid, Size block, size_t shared, void* stream) {
+int launch(const void* kernel, Size grid, Size block, size_t shared, void* stream, size_t most_shared) {
   const c10::impl::VirtualGuardImpl device(c10::kPrivateUse1);
   std::ostringstream line;
   line << kernels.at(kernel);
@@ -64,7 +64,7 @@ int launch(const void* kernel, Size grid, Size block, size_t shared, void* strea
   line << ' ' << shared << ' ' << reinterpret_cast<intptr_t>(stream) << ' ' << int{device.getDevice().index()} << '\n';
   launches += line.str();
   const char* error = fastops::hip::emulator::launch_limits_error(grid, block);
-  if (shared > std::exchange(allowed_shared, 48 * 1024)) error = "so much shared memory is not allowed";
+  if (shared > most_shared) error = "so much shared memory is not allowed";
   if (successes >= 0 && successes-- == 0) error = "the stand-in was told to fail";
   return error ? fail(error) : 0;
 }
@@ -119,7 +119,7 @@ int __hipPopCallConfiguration(Size* grid, Size* block, size_t* shared, void** st
   return pop(grid, block, shared, stream);
 }
 int hipLaunchKernel(const void* kernel, Size grid, Size block, void**, size_t shared, void* stream) {
-  return launch(kernel, grid, block, shared, stream);
+  return launch(kernel, grid, block, shared, stream, 64 * 1024);
 }
 int hipDeviceGetAttribute(int* value, int, int device) { return get_attribute(value, device); }
 int hipStreamIsCapturing(void*, int* status) { return get_capture(status); }
@@ -146,10 +146,10 @@ int __cudaGetKernel(const void** kernel, const void* address) {
   return 0;
 }
 int __cudaLaunchKernel(const void* kernel, Size grid, Size block, void**, size_t shared, void* stream) {
-  return launch(kernel, grid, block, shared, stream);
+  return launch(kernel, grid, block, shared, stream, std::exchange(allowed_shared, 48 * 1024));
 }
 int cudaLaunchKernel(const void* kernel, Size grid, Size block, void**, size_t shared, void* stream) {
-  return launch(kernel, grid, block, shared, stream);
+  return launch(kernel, grid, block, shared, stream, std::exchange(allowed_shared, 48 * 1024));
 }
 int cudaDeviceGetAttribute(int* value, int attribute, int device) {
   if (attribute != shared_memory_attribute) return get_attribute(value, device);
