@@ -166,15 +166,15 @@ def test_wide_rows(columns, runtime):
 SMALL = [
     ((128, 128, 128, 128), 1365, torch.float32, 0, False, False),
     ((128, 128, 128, 128), 1, torch.float32, 0, False, False),
-    ((64, 64, 64, 64), 15, torch.float32, 0, True, True),
-    ((64, 64, 64, 64), 18, torch.float32, 0, True, False),
-    ((64, 64, 64, 64), 19, torch.float32, 0, False, False),
-    ((64, 64, 64, 64), 1000, torch.float32, 0, False, True),
+    ((64, 64, 64, 64), 132 * 32, torch.float32, 0, True, True),
+    ((64, 64, 64, 64), 132 * 32 + 1, torch.float32, 0, False, True),
+    ((64, 64, 64, 64), 132 * 64 + 1, torch.float32, 0, False, False),
     ((32, 32, 32, 1), 132 * 32, torch.float32, 0, True, True),
     ((32, 32, 32, 1), 132 * 32 + 1, torch.float32, 0, False, True),
     ((32, 32, 32, 1), 132 * 128 + 1, torch.float32, 0, False, False),
     ((32, 32, 32, 1), 16 * 32, torch.float32, 1, True, True),
-    ((32, 32, 32, 1), 16 * 32 + 1, torch.float32, 1, False, False),
+    ((32, 32, 32, 1), 16 * 32 + 1, torch.float32, 1, False, True),
+    ((32, 32, 32, 1), 16 * 64 + 1, torch.float32, 1, False, False),
     ((128, 128, 128, 128), 1365, torch.bfloat16, 0, True, True),
     ((128, 128, 128, 128), 1365, torch.float16, 1, True, False),
     ((128, 128, 128, 128), 9, torch.float64, 0, True, True),
@@ -210,8 +210,8 @@ def test_choice_of_one_kernel(sizes, rows, dtype, index, forward, backward, runt
     [
         (32, 1, torch.float32, True, False),
         (128, 1, torch.float32, False, False),
-        (64, 18, torch.float32, True, False),
-        (64, 19, torch.float32, False, False),
+        (64, 132 * 32, torch.float32, True, False),
+        (64, 132 * 32 + 1, torch.float32, False, False),
         (64, 12, torch.float64, True, True),
         (128, 12, torch.float64, True, False),
         (32, 1365, torch.bfloat16, True, True),
@@ -240,7 +240,7 @@ def test_last_step_of_a_product(runtime):
             runtime.stand_in_capture(captured)
             ops.linear_act(x, weight, bias, "relu")
             launched = launches(runtime)
-            assert [launch.kernel for launch in launched] == [*tried, "transform"]
+            assert [launch.kernel for launch in launched] == [*tried, "transform_row"]
             assert {launch.device for launch in launched} == {index}
 
 

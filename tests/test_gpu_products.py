@@ -68,7 +68,7 @@ def test_small_integers_are_exact(rows, sizes, device):
     weights = [integers((out, inputs), i, device, most=1) for i, (inputs, out) in enumerate(itertools.pairwise(sizes))]
     biases = [integers(weight.shape[:1], i, device) for i, weight in enumerate(weights)]
     grad = integers((rows, sizes[-1]), 1, device)
-    arguments = x, weights, biases, grad, "relu", "identity"
+    arguments = x, weights, biases, grad, "softshrink", "identity", [1.0]
     expected = mlp_with_gradients(x.double(), in_float64(weights), in_float64(biases), grad.double(), *arguments[4:])
     for result, exact in zip(mlp_with_gradients(*arguments), expected, strict=True):
         assert torch.equal(result.double(), exact)
@@ -93,7 +93,7 @@ def test_empty(sizes, rows, device):
     inputs, outputs = sizes
     x, weight = torch.ones(rows, inputs, device=device), torch.ones(outputs, inputs, device=device)
     bias, grad = torch.full((outputs,), 2.0, device=device), torch.ones(rows, outputs, device=device)
-    y, dx, dw, db = mlp_with_gradients(x, [weight], [bias], grad, "relu", "relu")
+    y, dx, dw, db = mlp_with_gradients(x, [weight], [bias], grad, "identity", "identity")
     assert torch.equal(y, torch.full_like(y, 2.0 + inputs))
     assert torch.equal(dx, torch.full_like(dx, outputs))
     assert torch.equal(dw, torch.full_like(dw, rows))
@@ -108,7 +108,7 @@ def test_gated_networks_of_small_integers(device, seed, rows):
 
     def results(*tensors):
         leaves = [tensor.clone().requires_grad_() for tensor in tensors]
-        y = ops.gated_mlp(leaves[0], leaves[1], leaves[2], leaves[3], None, None, None, "relu")
+        y = ops.gated_mlp(leaves[0], leaves[1], leaves[2], leaves[3], None, None, None, "softshrink", [1.0])
         return [y, *torch.autograd.grad(y, leaves, grad.to(y.dtype))]
 
     wide = results(*in_float64([x, gate, up, down]))

@@ -8,13 +8,14 @@ arithmetic and the way through one block (as often as blocks come one after anot
 case takes as long as its kernels or as the host takes to launch them, whichever is longer, as the benchmark calls it
 again and again. A graph has the same kernels with smaller gaps, and one launch.
 
-Small networks are counted by the library's own count, src/backends/hip/small_mlp_time.h, by which it chooses their
-kernels; that of an H100, whatever the GPU, with one block at a time on a multiprocessor. PyTorch's sum over rows is a
-pass over its matrix, though it has few threads for few rows.
+Small networks and own products of float32 are counted by the library's own counts, by which it chooses their kernels
+(src/backends/hip/small_mlp_time.h, product_time.h): those of an H100, whatever the GPU. PyTorch's products of float32
+take no less than what was measured of them there. PyTorch's sum over rows is a pass over its matrix, though it has few
+threads for few rows.
 
 What the model does not know: what PyTorch's libraries choose for a product, clocks under load, caches between kernels
-beyond "it all fits", and memory allocation. Efficiencies and latencies are assumptions, below, but for two that
-were measured; docs/gpu.md compares what comes out with times of an H100. Instructions per element are those of
+beyond "it all fits", and memory allocation. Efficiencies and latencies are assumptions, below, but for one that
+was measured; docs/gpu.md compares what comes out with times of an H100. Instructions per element are those of
 build/gpu-check/kernels.csv where check_kernels.py has left it, else 30: all of a kernel's, which has its formula once
 for each element of a packet and once more. Of PTX, the GPU's own instructions are about as many.
 """
@@ -54,7 +55,6 @@ LATENCY = 0.8e-6  # of a load from memory; a block loads and stores
 GRAPH = 2.5e-6  # the host's, for a CUDA graph: NVIDIA's blog, "Constant Time Launch for Straight-Line CUDA Graphs"
 GRAPH_GAP = 0.5e-6  # between two kernels of one: "Getting Started with CUDA Graphs" there, 3.4 us for kernels of 2.9
 OF_BANDWIDTH, OF_ISSUE = 0.89, 0.7  # the former: a copy of 512 MiB on an H100, measured
-OF_TENS = 10e-6  # a product of float32 of tens of rows with a small weight: cuBLAS' on an H100 (small_mlp_time.h)
 TILES = {128: 0.75, 64: 0.5, 32: 0.25}  # sides of a product's tiles, and what of the peak they reach
 INSTRUCTIONS = 30.0  # of an element, where nobody has counted
 SUM_INSTRUCTIONS = 4.0  # of an element that is but added
@@ -160,13 +160,6 @@ def product(gpu: Gpu, rows: int, columns: int, depth: int, itemsize: int) -> Ker
     )
 
 
-def forward_product(gpu: Gpu, rows: int, columns: int, depth: int, itemsize: int) -> Kernel:
-    """That of a layer's input with its weight."""
-    kernel = product(gpu, rows, columns, depth, itemsize)
-    is_slow = itemsize == 4 and 32 < rows <= 128 and max(columns, depth) <= 128
-    return Kernel(kernel.by | {"latency": OF_TENS}) if is_slow else kernel
-
-
 @functools.cache
 def small_mlp_time() -> ctypes.CDLL:
     """The library's own count of small networks, compiled: the one by which it chooses."""
@@ -175,13 +168,40 @@ def small_mlp_time() -> ctypes.CDLL:
         command = [os.environ.get("CXX", "c++"), "-std=c++20", "-shared", "-fPIC", f"-I{ROOT / 'src'}"]
         subprocess.run([*command, "-o", library, Path(__file__).with_name("small_mlp_time.cpp")], check=True)
         loaded = ctypes.CDLL(str(library))
-    loaded.small_mlp_kernel.restype = loaded.small_mlp_sums.restype = ctypes.c_int64
-    loaded.small_mlp_is_faster.restype = ctypes.c_bool
+    loaded.small_mlp_kernel.restype = loaded.small_mlp_sums.restype = loaded.own_product.restype = ctypes.c_int64
+    loaded.library_product.restype = ctypes.c_int64
+    loaded.small_mlp_is_faster.restype = loaded.own_products_are_faster.restype = ctypes.c_bool
     return loaded
 
 
+FORWARD, BACKWARD, WEIGHTS = range(3)  # kinds of products, as in product_time.h
+
+
+def library_product(gpu: Gpu, kind: int, rows: int, columns: int, depth: int, itemsize: int) -> Kernel:
+    """PyTorch's: of float32 no shorter than what an H100's were measured to take."""
+    kernel = product(gpu, rows, columns, depth, itemsize)
+    if itemsize != 4:
+        return kernel
+    sizes = (ctypes.c_int64 * 4)(kind, rows, columns, depth)
+    measured = small_mlp_time().library_product(sizes) * 1e-9
+    return Kernel(kernel.by | {"products": max(kernel.by["products"], measured)})
+
+
+def own_products(gpu: Gpu, itemsize: int, products: list[tuple[int, int, int, int, int]]) -> list[Kernel] | None:
+    """The library's own products of float32, where it chooses them: kind, rows, columns, depth, PyTorch's steps."""
+    if itemsize != 4 or gpu.name == "M4Max":  # Metal has no such kernels
+        return None
+    counted, processors = small_mlp_time(), ctypes.c_int64(gpu.processors)
+    numbers = [number for product in products for number in product]
+    array = (ctypes.c_int64 * len(numbers))(*numbers)
+    if not counted.own_products_are_faster(ctypes.c_int64(len(products)), array, processors):
+        return None
+    times = [counted.own_product((ctypes.c_int64 * 5)(*product), processors) for product in products]
+    return [Kernel({"products": nanoseconds * 1e-9}) for nanoseconds in times]
+
+
 def small_network(
-    gpu: Gpu, sizes: list[int], rows: int, itemsize: int, backward: bool, layered_kernels: int
+    gpu: Gpu, sizes: list[int], rows: int, itemsize: int, backward: bool, steps: int
 ) -> list[Kernel] | None:
     """A network in one kernel (small_mlp.hip), where the library chooses that; backward, in two."""
     if max(sizes) > 128 or len(sizes) > 9:
@@ -189,7 +209,7 @@ def small_network(
     arguments = [len(sizes) - 1, (ctypes.c_int64 * len(sizes))(*sizes), rows, itemsize, gpu.processors]
     wide = [ctypes.c_int64(value) if isinstance(value, int) else value for value in arguments]
     counted = small_mlp_time()
-    if not counted.small_mlp_is_faster(*wide, ctypes.c_bool(backward), ctypes.c_int64(layered_kernels)):
+    if not counted.small_mlp_is_faster(*wide, ctypes.c_bool(backward), ctypes.c_int64(steps)):
         return None
     kernels = [Kernel({"latency": counted.small_mlp_kernel(*wide, ctypes.c_bool(backward)) * 1e-9})]
     if backward:  # the second one adds up the blocks' sums
@@ -260,21 +280,25 @@ def of_network(gpu: Gpu, workload: Network, mode: str, instructions: float) -> t
     shapes = [(inputs, outputs) for inputs, outputs in pairwise(sizes)]
     shapes = [shapes[0], *shapes] if gated else shapes
     activated = sizes[1:-1]
-    own = [forward_product(gpu, rows, outputs, inputs, itemsize) for inputs, outputs in shapes]
-    eager = list(own)
+    eager = [library_product(gpu, FORWARD, rows, outputs, inputs, itemsize) for inputs, outputs in shapes]
+    own = []
+    for i, (inputs, outputs) in enumerate(shapes):
+        step = 0 if gated or i + 1 == layers else 1  # the activation, which an own product does
+        done = own_products(gpu, itemsize, [(FORWARD, rows, outputs, inputs, step)])
+        own += done or [eager[i], *(passes(outputs, 2) if step else ())]
     for features in activated:
-        own += passes(features, 3 if gated else 2)
+        own += passes(features, 3) if gated else []
         eager += passes(features, *((2, 3) if gated else (2,)))
     if not gated:
-        own = small_network(gpu, sizes, rows, itemsize, False, layers + len(activated)) or own
+        own = small_network(gpu, sizes, rows, itemsize, False, len(activated)) or own
     if not training:
         return Time(own, host(1, len(own))), Time(eager, host(len(eager), len(eager)))
 
     own_back: list[Kernel] = []
     for i, (inputs, outputs) in enumerate(shapes):
-        own_back.append(product(gpu, outputs, inputs, rows, itemsize))
+        own_back.append(library_product(gpu, WEIGHTS, outputs, inputs, rows, itemsize))
         if i or workload.input_gradient:
-            own_back.append(product(gpu, rows, inputs, outputs, itemsize))
+            own_back.append(library_product(gpu, BACKWARD, rows, inputs, outputs, itemsize))
     eager_back = list(own_back)
     for features in activated:
         own_back += passes(features, 6 if gated else 3)
@@ -285,7 +309,11 @@ def of_network(gpu: Gpu, workload: Network, mode: str, instructions: float) -> t
         # The biases' gradients: fastops' of hidden layers come with the derivative, and then the blocks' sums.
         own_back += [Kernel({"latency": 2 * LATENCY}) for _ in activated] + [row_sums(gpu, rows, sizes[-1], itemsize)]
         eager_back += [row_sums(gpu, rows, features, itemsize) for features in sizes[1:]]
-        own_back = small_network(gpu, sizes, rows, itemsize, True, 3 * layers) or own_back
+        products = [(WEIGHTS, outputs, inputs, rows, 1) for inputs, outputs in shapes]
+        below = shapes if workload.input_gradient else shapes[1:]
+        products += [(BACKWARD, rows, inputs, outputs, 1) for inputs, outputs in below]
+        own_back = own_products(gpu, itemsize, products) or own_back
+        own_back = small_network(gpu, sizes, rows, itemsize, True, layers) or own_back
     loss, host_loss = passes(sizes[-1], 2, 3), host(2, 2, nodes=1)
     host_own = host(1, len(own)) + host(1, len(own_back), nodes=1)
     host_eager = host(len(eager + eager_back), len(eager + eager_back), nodes=len(shapes) + len(activated))

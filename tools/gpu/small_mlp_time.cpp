@@ -1,4 +1,4 @@
-// What src/backends/hip/small_mlp_time.h counts, for model.py.
+// What src/backends/hip/small_mlp_time.h and product_time.h count, for model.py.
 #include "backends/hip/small_mlp_time.h"
 
 using fastops::hip::is_small_mlp_faster;
@@ -16,9 +16,35 @@ SmallNetwork network(int64_t layers, const int64_t* features, int64_t rows, int6
   return result;
 }
 
+fastops::hip::Product product(const int64_t* sizes, int64_t multiprocessors) {
+  fastops::hip::Product result;
+  result.rows = sizes[1];
+  result.columns = sizes[2];
+  result.depth = sizes[3];
+  result.multiprocessors = multiprocessors;
+  return result;
+}
+
 }  // namespace
 
 extern "C" {
+
+// Of products: kind, rows, columns, depth and the steps that are kernels besides PyTorch's products.
+bool own_products_are_faster(int64_t count, const int64_t* products, int64_t multiprocessors) {
+  fastops::hip::ProductTimes times(/*in_graph=*/false);
+  for (const int64_t* p = products; p < products + 5 * count; p += 5) {
+    times.add(product(p, multiprocessors), static_cast<fastops::hip::ProductKind>(p[0]), p[4]);
+  }
+  return times.own() <= times.library();
+}
+
+int64_t library_product(const int64_t* sizes) {
+  return library_product_time(product(sizes, 1), static_cast<fastops::hip::ProductKind>(sizes[0]));
+}
+
+int64_t own_product(const int64_t* sizes, int64_t multiprocessors) {
+  return product_time(product(sizes, multiprocessors), static_cast<fastops::hip::ProductKind>(sizes[0]));
+}
 
 int64_t small_mlp_kernel(int64_t layers, const int64_t* features, int64_t rows, int64_t item_size,
                          int64_t multiprocessors, bool backward) {

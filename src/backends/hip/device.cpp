@@ -118,17 +118,16 @@ struct Device {
     return z;
   }
 
-  // Where z is kept, the product adds the bias: bias_act would take a pass more.
+  // The product adds the bias: in PyTorch's libraries as its last step.
   static std::optional<LayerSteps::Forward> try_layer(const Tensor& x, const Tensor& weight, const Tensor& bias,
                                                       const ActivationSpec& f, bool keeps_z) {
-    if (auto layer = try_product_layer(x, weight, bias, f, keeps_z)) return layer;
     if (f.id == Activation::identity) return std::nullopt;
+    if (auto layer = try_product_layer(x, weight, bias, f, keeps_z)) return layer;
     if (!keeps_z) {
-      const auto y = try_epilogue(x, weight, bias, f, layer_in_steps);
-      return y ? std::optional(LayerSteps::Forward{{}, *y}) : std::nullopt;
+      if (auto y = try_epilogue(x, weight, bias, f, layer_in_steps)) return LayerSteps::Forward{{}, *std::move(y)};
     }
     const Tensor z = library_linear(x, weight, bias);
-    const Tensor y = empty_like(z);
+    const Tensor y = keeps_z ? empty_like(z) : z;
     activate<Device>(f, z, y);
     return LayerSteps::Forward{z, y};
   }

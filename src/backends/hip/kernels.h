@@ -119,12 +119,12 @@ FASTOPS_KERNELS_API bool rows_fit(const RowsCall&, bool backward);
 FASTOPS_KERNELS_API Error rows_forward(const RowsCall&, Numbers x, Numbers added, Numbers y);
 
 // dx = the gradient of x, + added; value = the steps' result for x. `vector_grads` gets the gradients of the steps'
-// weights and biases that are wanted, one after another, in the type that is computed with. Blocks of rows have their
-// own sums, rows_backward_sums(call) numbers of that type in `block_sums`, which are added up in order. x may be absent
-// where there are dropouts alone; added, dx and value always.
+// weights and biases that are wanted, one after another. Blocks of rows have their own sums, rows_backward_sums(call)
+// numbers in `block_sums`, of the type that is computed with, which are added up in order. x may be absent where there
+// are dropouts alone; added, dx and value always.
 FASTOPS_KERNELS_API int64_t rows_backward_sums(const RowsCall&);
 FASTOPS_KERNELS_API Error rows_backward(const RowsCall&, Numbers x, Numbers grad, Numbers added, Numbers dx,
-                                        Numbers value, void* block_sums, void* vector_grads);
+                                        Numbers value, void* block_sums, Numbers vector_grads);
 
 // ---- products of float32 ----
 

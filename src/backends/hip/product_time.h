@@ -12,16 +12,15 @@
 
 namespace fastops::hip {
 
-// What a launch costs: through PyTorch's dispatcher and by us, from the host to its start, or one after another in a
-// graph. Kernels that are shorter take no longer.
+// What a kernel costs at least: with its result's memory from the host to its start, or one after another in a graph.
 inline constexpr int64_t launch_by_host = 5000;
-inline constexpr int64_t own_launch_by_host = 4000;
 inline constexpr int64_t launch_in_graph = 2200;
 
 // Which of a layer's products: its output, the gradient of its input, that of its weight.
 enum class ProductKind { forward, backward, weights };
 
-// The tile of a block. As many blocks as the multiprocessors have at once, two each, are a wave.
+// The tile of a block. As many blocks as the multiprocessors have at once, two each, are a wave: or one, forward, where
+// rows are no packets of 16 bytes.
 struct ProductTile {
   int64_t height;
   int64_t width;
@@ -35,7 +34,8 @@ inline constexpr ProductTile product_tiles[] = {{16, 16, 1000, 1150, {980, 980, 
 
 constexpr int64_t product_time(const ProductTile& tile, const Product& product, ProductKind kind) {
   const int64_t blocks = divide_up(product.rows, tile.height) * divide_up(product.columns, tile.width);
-  const int64_t at_once = 2 * product.multiprocessors;
+  const bool in_packets = kind != ProductKind::forward || product.depth % 4 == 0;
+  const int64_t at_once = (in_packets ? 2 : 1) * product.multiprocessors;
   const int64_t rest = blocks % at_once;
   // Blocks that have a multiprocessor for themselves take half the time.
   const int64_t halves = blocks / at_once * 2 + (rest == 0 ? 0 : rest <= product.multiprocessors ? 1 : 2);
@@ -60,9 +60,9 @@ constexpr int64_t product_time(const Product& product, ProductKind kind) {
 constexpr int64_t library_product_time(const Product& product, ProductKind kind) {
   const int64_t rows = product.rows, columns = product.columns, depth = product.depth;
   const int64_t arithmetic = rows * columns * depth * 54 / 1'000'000;
-  const int64_t memory = 4 * (rows * columns + (rows + columns) * depth) / 2500;
-  if (kind == ProductKind::weights) return 3500 + arithmetic + memory;
-  if (rows == 1) return 2500 + memory;
+  const int64_t bytes = 4 * (rows * columns + (rows + columns) * depth);
+  if (kind == ProductKind::weights) return 3500 + arithmetic + bytes / 2500;
+  if (rows == 1) return 2500 + bytes / 5000;
   if (kind == ProductKind::backward) return 5000 + arithmetic;
   if (rows <= 32) return 2500 + 7 * depth + arithmetic;
   return rows <= 256 ? 10000 + 4 * depth + arithmetic : 4500 + arithmetic;
@@ -75,7 +75,7 @@ class ProductTimes {
   explicit constexpr ProductTimes(bool in_graph) : in_graph_(in_graph) {}
 
   constexpr void add(const Product& product, ProductKind kind, int64_t steps) {
-    own_ += std::max(in_graph_ ? launch_in_graph : own_launch_by_host, product_time(product, kind));
+    own_ += std::max(launch(), product_time(product, kind));
     library_ += std::max(launch(), library_product_time(product, kind)) + steps * launch();
   }
 

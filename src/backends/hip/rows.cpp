@@ -1,7 +1,6 @@
 #include "backends/hip/rows.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 
 #include "backends/hip/launch.h"
 
@@ -69,6 +68,23 @@ Numbers result(const Tensor& tensor) {
   return tensor.defined() ? Numbers{tensor.mutable_data_ptr(), dtype_of(tensor)} : Numbers{};
 }
 
+// That of the parameters whose gradients are wanted, where they have the same.
+at::ScalarType type_of_parameters(std::span<const Step> steps, const SequentialSteps::Wanted& wanted,
+                                  at::ScalarType otherwise) {
+  std::optional<at::ScalarType> type;
+  bool same = true;
+  const auto add = [&](bool is_wanted, const Tensor& parameter) {
+    if (!is_wanted) return;
+    same = same && type.value_or(parameter.scalar_type()) == parameter.scalar_type();
+    type = parameter.scalar_type();
+  };
+  for (size_t i = 0; i < steps.size(); ++i) {
+    add(wanted.parameters[i].first, steps[i].weight);
+    add(wanted.parameters[i].second, steps[i].bias);
+  }
+  return same ? type.value_or(otherwise) : otherwise;
+}
+
 }  // namespace
 
 Tensor steps_on_rows(std::span<const Step> steps, const Tensor& seed, const Tensor& x, const Tensor& added,
@@ -100,11 +116,14 @@ SequentialSteps::RowGradients steps_on_rows_backward(std::span<const Step> steps
   if (wanted.value) results.value = empty_of_type(like, wanted.value_type);
   const int64_t sums = wanted.parameter_count();
   const auto options = like.options().dtype(compute_type(like));
-  const Tensor vectors = at::zeros({sums, like.size(-1)}, options);
+  const auto of_parameters = options.dtype(type_of_parameters(steps, wanted, compute_type(like)));
+  Tensor vectors = at::empty({sums, like.size(-1)}, of_parameters);
   if (call->rows > 0) {
     const Tensor block_sums = at::empty({sums > 0 ? rows_backward_sums(*call) : 0}, options);
     check(rows_backward(*call, call.argument(x), call.argument(grad), call.argument(added), result(results.x),
-                        result(results.value), block_sums.mutable_data_ptr(), vectors.mutable_data_ptr()));
+                        result(results.value), block_sums.mutable_data_ptr(), result(vectors)));
+  } else {
+    vectors.zero_();
   }
   results.parameters = gradients_of_steps(steps, wanted, vectors);
   return results;

@@ -121,8 +121,8 @@ constexpr int64_t layered_time(const SmallNetwork& network, bool backward, int64
 constexpr bool is_small_mlp_faster(const SmallNetwork& network, bool backward, int64_t steps) {
   const SmallMlpTime time(network);
   const int64_t device = launch_in_graph + time.kernel(backward) + (backward ? launch_in_graph + time.sums() : 0);
-  const int64_t host = network.in_graph ? 0 : launch_by_host + (backward ? own_launch_by_host : 0);
-  return std::max(device, host) <= layered_time(network, backward, steps);
+  const int64_t host = network.in_graph ? 0 : launch_by_host * (backward ? 2 : 1);
+  return std::max(device, host) < layered_time(network, backward, steps);
 }
 
 }  // namespace fastops::hip

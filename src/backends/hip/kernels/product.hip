@@ -12,10 +12,17 @@ namespace fastops::hip {
 namespace {
 
 inline constexpr int lanes = 32;
-inline constexpr int waves = block_threads / lanes;
+inline constexpr int waves = block_threads / lanes;  // of 32 lanes on every GPU: two of them may be one to AMD's
 
 __device__ inline int lane() { return static_cast<int>(threadIdx.x) % lanes; }
-__device__ inline int wave() { return wave_uniform(static_cast<int>(threadIdx.x) / lanes); }
+__device__ inline int wave() {
+  const int thread = static_cast<int>(threadIdx.x);
+#if defined(__GFX9__)
+  return 2 * wave_uniform(thread / (2 * lanes)) + thread / lanes % 2;
+#else
+  return wave_uniform(thread / lanes);
+#endif
+}
 
 // A tile, and how deep a slice is.
 template <int height_, int width_, int depth_>
@@ -254,9 +261,12 @@ __global__ void __launch_bounds__(block_threads, room<packet>)
     next_left.ask(left, first_row, begin, depth);
     next_right.ask(right, first_column, begin, depth);
   };
+  // Where two waves may be one to the GPU, they count alike, and slices beyond the depth are zeros.
   constexpr int step = waves * Shape::depth;
-  int begin = wave() * Shape::depth;
-  if (begin < depth) ask(begin);
+  const int first = wave() * Shape::depth;
+  const int ahead = is_hip ? first : 0;  // of the count
+  int begin = first - ahead;
+  if (begin < depth) ask(first);
 
   // What a thread stores in the end.
   constexpr int elements = Shape::height * Shape::width;
@@ -278,7 +288,7 @@ __global__ void __launch_bounds__(block_threads, room<packet>)
     next_left.bring(left_slice);
     next_right.bring(right_slice);
     sync_lanes();
-    if (begin + step < depth) ask(begin + step);
+    if (begin + step < depth) ask(begin + step + ahead);
     sums.template add<sums_left>(left_slice, Left::stride, right_slice, Right::stride);
     sync_lanes();
   }

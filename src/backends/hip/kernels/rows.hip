@@ -354,8 +354,10 @@ __global__ void __launch_bounds__(block_threads, room<S>)
 
 template <class S>
 __global__ void __launch_bounds__(block_threads)
-    add_blocks(const S* block_sums, int64_t blocks, int64_t sums, S* result) {
-  sum_over_blocks(block_sums, blocks, sums, [&](int64_t place, S sum) { result[place] = sum; });
+    add_blocks(const S* block_sums, int64_t blocks, int64_t sums, Numbers result) {
+  sum_over_blocks(block_sums, blocks, sums, [&](int64_t place, S sum) {
+    with_numbers(result, [&]<class T>(T* data) { data[place] = narrow<T>(static_cast<Compute<T>>(sum)); });
+  });
 }
 
 int sums_of(const RowsCall& call) {
@@ -424,7 +426,7 @@ Error rows_forward(const RowsCall& call, Numbers x, Numbers added, Numbers y) {
 int64_t rows_backward_sums(const RowsCall& call) { return blocks_of(call, true) * sums_of(call) * call.columns; }
 
 Error rows_backward(const RowsCall& call, Numbers x, Numbers grad, Numbers added, Numbers dx, Numbers value,
-                    void* block_sums, void* vector_grads) {
+                    void* block_sums, Numbers vector_grads) {
   return dispatch_computed(call, [&]<class S>() -> Error {
     const int64_t blocks = blocks_of(call, true);
     const int sums = sums_of(call);
@@ -436,7 +438,7 @@ Error rows_backward(const RowsCall& call, Numbers x, Numbers grad, Numbers added
     if (sums == 0) return nullptr;
     const int64_t places = sums * call.columns;
     return launch_sum_over_blocks<S>(add_blocks<S>, static_cast<const S*>(block_sums), blocks, places, call.stream,
-                                     static_cast<S*>(vector_grads));
+                                     vector_grads);
   });
 }
 
