@@ -86,7 +86,9 @@ def test_small_networks_are_counted_as_the_library_does():
     """One kernel forward and two backward where it chooses so, or own products, else seven and more of the layers."""
     few, many = (next(w for w in model.small(False) if w.size == size) for size in (64, 16384))
     own = next(w for w in model.small(False) if w.size == 64 and "128" in w.name)
-    kernels = [[len(model.predicted(H100, w, mode, {})[0].kernels) for mode in (INFERENCE, TRAINING)] for w in (few, own)]
+    kernels = [
+        [len(model.predicted(H100, w, mode, {})[0].kernels) for mode in (INFERENCE, TRAINING)] for w in (few, own)
+    ]
     assert kernels == [[1, 5], [3, 10]]
     assert len(model.predicted(H100, many, TRAINING, {})[0].kernels) > 7
 

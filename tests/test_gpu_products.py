@@ -156,6 +156,9 @@ def test_who_allows_tf32_gets_it(device):
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activation_is_that_of_its_op(name, device):
     """Of the sums that the identity gives, bit by bit."""
-    x, weight = random_tensor((20, 140), torch.float32, device, seed=0), random_tensor((9, 140), torch.float32, device, seed=1)
+    x, weight = (
+        random_tensor((20, 140), torch.float32, device, seed=0),
+        random_tensor((9, 140), torch.float32, device, seed=1),
+    )
     z = ops.linear_act(x, weight, None, "identity")
     assert torch.equal(ops.linear_act(x, weight, None, name), getattr(ops, name)(z))

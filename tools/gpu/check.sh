@@ -74,7 +74,7 @@ done
 # Without the CPU kernels' products, the tests do not expect what only these promise.
 export FASTOPS_CPU_CAPABILITY=default PYTHONPATH=tools/gpu
 tests() { "$out/venv/bin/python" -m pytest -n auto -q "$@"; }
-kernels=(tests/test_{activation,bias_act,gated_act,operands,mlp,gated_mlp,far_apart}.py)
+kernels=(tests/test_{activation,bias_act,gated_act,operands,mlp,gated_mlp,far_apart,gpu_products}.py)
 rows=(tests/test_sequential.py)
 # Left out: what does not come to the kernels (packaging, benchmarks, conversion, the composite path, tools for PyTorch's
 # graphs), several processes, and tensors that are too large for the emulator.

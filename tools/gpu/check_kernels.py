@@ -33,7 +33,11 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted((ROOT / "src/backends/hip/kernels").glob("*.hip"))
 COMMON = ["-std=c++20", "-O3"]
 FEW = ["-include", str(ROOT / "src/backends/hip/emulator/few_activations.h")]
-WHOLE = ["product", "rows", "small_mlp"]  # Each kernel has all activations: with few of them, compilers would make others of it.
+WHOLE = [
+    "product",
+    "rows",
+    "small_mlp",
+]  # Each kernel has all activations: with few of them, compilers would make others of it.
 
 # Kernels that work in packets of 16 bytes: by their names, with the type that is stored and the number of operands that
 # they write where it is not one.
@@ -128,7 +132,11 @@ class Kernel:
                 faults.append(f"{packets} stores of 16 bytes for {outputs} operands")
         if WITH_PRODUCTS.search(self.name) and not self.count(patterns["product"]):
             faults.append("no product of matrix cores")
-        if self.source in ("product", "small_mlp") and ASKS_AHEAD.search(self.name) and (ahead := self.most_ahead()) < LEAST_AHEAD:
+        if (
+            self.source in ("product", "small_mlp")
+            and ASKS_AHEAD.search(self.name)
+            and (ahead := self.most_ahead()) < LEAST_AHEAD
+        ):
             faults.append(f"{ahead} loads under way while a product is computed")
         blocks, least = self.blocks, self.least_blocks
         if blocks is not None and least is None:

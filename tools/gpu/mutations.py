@@ -145,7 +145,12 @@ WRONG = {
         Mutation("a wave left out", "product.hip", "waves; ++p) sum += at", "waves - 1; ++p) sum += at"),
         Mutation("another slice", "product.hip", "ask(begin + step + ahead)", "ask(begin + ahead)"),
         Mutation("lines that are no packets", "product.hip", "factor.stride % 4 == 0 && length % 4 == 0", "true"),
-        Mutation("too little shared memory", "product.hip", "depth, right_along, 4>::floats)", "depth, right_along, 4>::floats / 2)"),
+        Mutation(
+            "too little shared memory",
+            "product.hip",
+            "depth, right_along, 4>::floats)",
+            "depth, right_along, 4>::floats / 2)",
+        ),
         Mutation("the sums of other rows", "product.hip", "if (lane() % 4 == 0) {", "if (lane() < 8) {"),
         Mutation("the bias of another column", "product.hip", "bias[column * bias_stride]", "bias[0]"),
     ],

@@ -2,9 +2,9 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/sum.h>
+#include <ATen/record_function.h>
 
 #include <algorithm>
-#include <array>
 
 #include "backends/hip/launch.h"
 #include "backends/hip/product_time.h"
@@ -25,25 +25,21 @@ Tensor empty_matrix(int64_t rows, int64_t columns, const Tensor& like) {
   return at::empty({rows, columns}, like.options());
 }
 
-// Of left [rows, depth] and right [columns, depth].
-Product product_of(const Tensor& left, const Tensor& right) {
-  Product product;
-  product.left = matrix_of(left);
-  product.right = matrix_of(right);
-  product.rows = left.size(0);
-  product.columns = right.size(0);
-  product.depth = left.size(1);
-  product.multiprocessors = multiprocessors_of(left);
-  product.stream = stream_of(left);
-  return product;
-}
-// The same sizes alone.
+// Its sizes alone.
 Product product_of(int64_t rows, int64_t columns, int64_t depth, const Tensor& like) {
   Product product;
   product.rows = rows;
   product.columns = columns;
   product.depth = depth;
   product.multiprocessors = multiprocessors_of(like);
+  return product;
+}
+// Of left [rows, depth] and right [columns, depth].
+Product product_of(const Tensor& left, const Tensor& right) {
+  Product product = product_of(left.size(0), right.size(0), left.size(1), left);
+  product.left = matrix_of(left);
+  product.right = matrix_of(right);
+  product.stream = stream_of(left);
   return product;
 }
 
@@ -66,6 +62,7 @@ bool is_faster(const Product& product, const Tensor& like, ProductKind kind, int
 
 void multiply(const Tensor& left, const Tensor& right, const Tensor& bias, const ActivationSpec& f, const Tensor& z,
               const Tensor& y) {
+  RECORD_FUNCTION("fastops::product", c10::ArrayRef<const c10::IValue>());
   check(product_forward(product_of(left, right), f.id, f.params(), bias.defined() ? data_of(bias) : nullptr,
                         bias.defined() ? bias.stride(0) : 0, z.defined() ? z.mutable_data_ptr() : nullptr,
                         y.mutable_data_ptr()));
@@ -74,6 +71,7 @@ void multiply(const Tensor& left, const Tensor& right, const Tensor& bias, const
 // The gradient of what a layer above had from f, dz @ weight times f' at `saved`; fills `value` with f's where given.
 Tensor gradient_below(const Tensor& dz, const Tensor& weight, const ActivationSpec& f, bool from_output,
                       const Tensor& saved, Tensor* value) {
+  RECORD_FUNCTION("fastops::product", c10::ArrayRef<const c10::IValue>());
   Tensor result = empty_matrix(dz.size(0), weight.size(1), dz);
   if (value) *value = empty_matrix(dz.size(0), weight.size(1), dz);
   check(product_backward(product_of(dz, weight.t()), f.id, f.params(), from_output,
@@ -84,6 +82,7 @@ Tensor gradient_below(const Tensor& dz, const Tensor& weight, const ActivationSp
 
 // dz.T @ x, and the sum of dz's rows where `bias_grad` is given.
 Tensor weight_gradient(const Tensor& dz, const Tensor& x, Tensor* bias_grad) {
+  RECORD_FUNCTION("fastops::product", c10::ArrayRef<const c10::IValue>());
   Tensor result = empty_matrix(dz.size(1), x.size(1), dz);
   if (bias_grad) *bias_grad = at::empty({dz.size(1)}, dz.options());
   check(product_weights(product_of(dz.t(), x.t()), result.mutable_data_ptr(),
@@ -91,24 +90,23 @@ Tensor weight_gradient(const Tensor& dz, const Tensor& x, Tensor* bias_grad) {
   return result;
 }
 
-bool are_gradients_faster(const MlpBackwardArguments& mlp) {
+// Whether the whole backward pass is, with all gradients: so that each has the same bits whichever others are wanted.
+bool are_gradients_faster(const MlpArguments& mlp) {
   const Tensor& like = mlp.input;
   const int64_t rows = row_count(like);
-  const size_t lowest = mlp.lowest_wanted();
   ProductTimes times(is_captured(like));
-  bool fit = true, any = false;
+  bool fit = true;
   const auto add = [&](const Product& product, ProductKind kind, bool has_step) {
     times.add(product, kind, has_step);
     fit = fit && fits(product);
-    any = true;
   };
-  for (size_t i = mlp.layers(); i-- > 0 && lowest < 3 + 2 * i;) {
+  for (size_t i = 0; i < mlp.layers(); ++i) {
     const int64_t out = mlp.weights[i].size(0), in = mlp.weights[i].size(1);
     // The sum for the bias is a kernel of PyTorch's, the derivative another.
-    if (mlp.wants_weight(i)) add(product_of(out, in, rows, like), ProductKind::weights, mlp.wants_bias(i));
-    if (lowest < 1 + 2 * i) add(product_of(rows, in, out, like), ProductKind::backward, i > 0);
+    add(product_of(out, in, rows, like), ProductKind::weights, mlp.biases[i].defined());
+    add(product_of(rows, in, out, like), ProductKind::backward, i > 0);
   }
-  return any && fit && are_faster(times, like);
+  return fit && are_faster(times, like);
 }
 
 }  // namespace
@@ -125,8 +123,8 @@ std::optional<LayerSteps::Forward> try_product_layer(const Tensor& x, const Tens
   if (!is_faster(sizes, x, ProductKind::forward, f.id != Activation::identity)) return std::nullopt;
   LayerSteps::Forward layer;
   layer.y = empty_matrix(x.size(0), weight.size(0), x);
-  if (keeps_z) layer.z = f.id == Activation::identity ? layer.y : empty_matrix(x.size(0), weight.size(0), x);
-  multiply(with_rows(x), weight, bias, f, f.id == Activation::identity ? Tensor() : layer.z, layer.y);
+  if (keeps_z) layer.z = empty_matrix(x.size(0), weight.size(0), x);
+  multiply(with_rows(x), weight, bias, f, layer.z, layer.y);
   return layer;
 }
 
@@ -151,6 +149,7 @@ std::optional<Tensor> try_product(const Tensor& a, const Tensor& b) {
 std::optional<std::vector<Tensor>> try_product_gradients(const MlpBackwardArguments& mlp) {
   if (!may_be_own_products(mlp.input, mlp.weights) || !are_gradients_faster(mlp)) return std::nullopt;
   const size_t lowest = mlp.lowest_wanted();
+  // What layer i kept of its activation.
   const auto saved = [&](size_t i) { return as_matrix(i < mlp.saved.size() ? mlp.saved[i] : mlp.output); };
   std::vector<Tensor> grads(mlp.output_mask.size());
   size_t i = mlp.layers() - 1;
@@ -161,7 +160,7 @@ std::optional<std::vector<Tensor>> try_product_gradients(const MlpBackwardArgume
   dz = with_rows(dz);
   while (true) {
     const bool goes_on = lowest < 1 + 2 * i;
-    Tensor below, value;
+    Tensor below, value;  // the gradient of the sums below, or of the input; the layer's input
     if (i == 0) {
       value = mlp.input;
       if (goes_on) below = gradient_below(dz, mlp.weights[0], identity, false, {}, nullptr);

@@ -19,8 +19,8 @@ inline constexpr int64_t launch_in_graph = 2200;
 // Which of a layer's products: its output, the gradient of its input, that of its weight.
 enum class ProductKind { forward, backward, weights };
 
-// The tile of a block. As many blocks as the multiprocessors have at once, two each, are a wave: or one, forward, where
-// rows are no packets of 16 bytes.
+// The tile of a block. As many blocks as the multiprocessors have at once are a wave: two each, but one of the forward
+// pass where rows are no packets of 16 bytes.
 struct ProductTile {
   int64_t height;
   int64_t width;
@@ -35,12 +35,11 @@ inline constexpr ProductTile product_tiles[] = {{16, 16, 1000, 1150, {980, 980, 
 constexpr int64_t product_time(const ProductTile& tile, const Product& product, ProductKind kind) {
   const int64_t blocks = divide_up(product.rows, tile.height) * divide_up(product.columns, tile.width);
   const bool in_packets = kind != ProductKind::forward || product.depth % 4 == 0;
-  const int64_t at_once = (in_packets ? 2 : 1) * product.multiprocessors;
-  const int64_t rest = blocks % at_once;
+  const int64_t waves = divide_up(blocks, (in_packets ? 2 : 1) * product.multiprocessors);
   // Blocks that have a multiprocessor for themselves take half the time.
-  const int64_t halves = blocks / at_once * 2 + (rest == 0 ? 0 : rest <= product.multiprocessors ? 1 : 2);
+  const int64_t halves = divide_up(blocks, product.multiprocessors);
   const int64_t numbers = tile.numbers[static_cast<int>(kind)];
-  return tile.launch + tile.wave * divide_up(blocks, at_once) + product.depth * numbers * halves / 200;
+  return tile.launch + tile.wave * waves + product.depth * numbers * halves / 200;
 }
 
 // The place of the tile that takes least.
