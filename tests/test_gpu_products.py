@@ -143,14 +143,14 @@ def test_products_are_our_own(device):
     assert products_of_torch(step(device, transposed=True)) > 0
 
 
-def test_who_allows_tf32_gets_it(device):
-    """It is PyTorch's products that round to it."""
-    allowed = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = True
+@pytest.mark.parametrize(("attribute", "value"), [("allow_tf32", True), ("fp32_precision", "tf32")])
+def test_who_allows_tf32_gets_it(attribute, value, device):
+    """By either of PyTorch's settings: it is PyTorch's products that round to it."""
     try:
+        setattr(torch.backends.cuda.matmul, attribute, value)
         assert products_of_torch(step(device)) == 6
     finally:
-        torch.backends.cuda.matmul.allow_tf32 = allowed
+        torch.backends.cuda.matmul.allow_tf32 = False  # which sets the other, too
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)

@@ -13,8 +13,12 @@
 namespace fastops {
 
 // Whether products of float32 may be those of numbers that are rounded to TF32: the user's choice
-// (torch.set_float32_matmul_precision), which is only theirs to make.
-inline bool is_rounded_to_tf32() { return at::globalContext().allowTF32CuBLAS(); }
+// (torch.set_float32_matmul_precision, torch.backends.cuda.matmul.fp32_precision), which is only theirs to make.
+// Context::allowTF32CuBLAS throws where the second was used.
+inline bool is_rounded_to_tf32() {
+  return at::globalContext().float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL) ==
+         at::Float32Precision::TF32;
+}
 
 // ReLU or the tanh-GELU of bias + a @ b: where PyTorch's libraries can, as the product's last step. Where the op is
 // missing, a layer is a product and an activation.
