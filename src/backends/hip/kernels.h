@@ -128,7 +128,7 @@ FASTOPS_KERNELS_API Error rows_backward(const RowsCall&, Numbers x, Numbers grad
 
 // ---- products of float32 ----
 
-// left @ right.T for matrices [rows, depth] and [columns, depth]. Results are contiguous but for those of strides.
+// left @ right.T for matrices [rows, depth] and [columns, depth] of float32. Results are contiguous.
 struct Product {
   Matrix left{};
   Matrix right{};
