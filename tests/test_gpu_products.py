@@ -28,10 +28,10 @@ def integers(size, seed, device, most=2):
     return torch.randint(-most, most + 1, size, generator=generator).float().to(device)
 
 
-def mlp_with_gradients(x, weights, biases, grad, activation, output, params=(), mask=None):
-    """The output, and the gradients that the mask asks for."""
+def mlp_with_gradients(x, weights, biases, grad, activation, output, params=()):
+    """The output and every gradient."""
     y, saved = ops.mlp_forward(x, weights, biases, activation, output, params)
-    mask = mask or [True, *(wanted for bias in biases for wanted in (True, bias is not None))]
+    mask = [True, *(wanted for bias in biases for wanted in (True, bias is not None))]
     grads = ops.mlp_backward(grad, x, weights, biases, y, saved, activation, output, params, [], mask)
     return [y, *grads]
 

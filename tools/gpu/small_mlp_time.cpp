@@ -17,12 +17,7 @@ SmallNetwork network(int64_t layers, const int64_t* features, int64_t rows, int6
 }
 
 fastops::hip::Product product(const int64_t* sizes, int64_t multiprocessors) {
-  fastops::hip::Product result;
-  result.rows = sizes[1];
-  result.columns = sizes[2];
-  result.depth = sizes[3];
-  result.multiprocessors = multiprocessors;
-  return result;
+  return {.rows = sizes[1], .columns = sizes[2], .depth = sizes[3], .multiprocessors = multiprocessors};
 }
 
 }  // namespace

@@ -17,9 +17,6 @@
 namespace fastops::hip {
 namespace {
 
-// The memory of a tensor that kernels write to; null where there is none.
-void* result_data(const Tensor& tensor) { return tensor.defined() ? tensor.mutable_data_ptr() : nullptr; }
-
 // Each function finds strides that make a grid; where there are none, it takes copies.
 struct Device {
   using Guard = c10::DeviceGuard;

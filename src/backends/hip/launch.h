@@ -36,6 +36,9 @@ inline bool is_captured(const Tensor& tensor) { return is_captured(stream_of(ten
 // The memory of a tensor that kernels read only.
 inline void* data_of(const Tensor& tensor) { return const_cast<void*>(tensor.const_data_ptr()); }
 
+// The memory of a tensor that kernels write to; null where there is none.
+inline void* result_data(const Tensor& tensor) { return tensor.defined() ? tensor.mutable_data_ptr() : nullptr; }
+
 // Of two dimensions.
 inline Matrix matrix_of(const Tensor& tensor) { return {data_of(tensor), tensor.stride(0), tensor.stride(1)}; }
 

@@ -8,7 +8,6 @@
 
 #include "backends/hip/launch.h"
 #include "backends/hip/product_time.h"
-#include "ops/activation.h"
 #include "ops/bias_act.h"
 #include "ops/matrix.h"
 #include "torch_internal/products.h"
@@ -27,12 +26,7 @@ Tensor empty_matrix(int64_t rows, int64_t columns, const Tensor& like) {
 
 // Its sizes alone.
 Product product_of(int64_t rows, int64_t columns, int64_t depth, const Tensor& like) {
-  Product product;
-  product.rows = rows;
-  product.columns = columns;
-  product.depth = depth;
-  product.multiprocessors = multiprocessors_of(like);
-  return product;
+  return {.rows = rows, .columns = columns, .depth = depth, .multiprocessors = multiprocessors_of(like)};
 }
 // Of left [rows, depth] and right [columns, depth].
 Product product_of(const Tensor& left, const Tensor& right) {
@@ -64,8 +58,7 @@ void multiply(const Tensor& left, const Tensor& right, const Tensor& bias, const
               const Tensor& y) {
   RECORD_FUNCTION("fastops::product", c10::ArrayRef<const c10::IValue>());
   check(product_forward(product_of(left, right), f.id, f.params(), bias.defined() ? data_of(bias) : nullptr,
-                        bias.defined() ? bias.stride(0) : 0, z.defined() ? z.mutable_data_ptr() : nullptr,
-                        y.mutable_data_ptr()));
+                        bias.defined() ? bias.stride(0) : 0, result_data(z), result_data(y)));
 }
 
 // The gradient of what a layer above had from f, dz @ weight times f' at `saved`; fills `value` with f's where given.
@@ -75,8 +68,8 @@ Tensor gradient_below(const Tensor& dz, const Tensor& weight, const ActivationSp
   Tensor result = empty_matrix(dz.size(0), weight.size(1), dz);
   if (value) *value = empty_matrix(dz.size(0), weight.size(1), dz);
   check(product_backward(product_of(dz, weight.t()), f.id, f.params(), from_output,
-                         saved.defined() ? matrix_of(saved) : Matrix{}, result.mutable_data_ptr(),
-                         value ? value->mutable_data_ptr() : nullptr));
+                         saved.defined() ? matrix_of(saved) : Matrix{}, result_data(result),
+                         value ? result_data(*value) : nullptr));
   return result;
 }
 
@@ -85,8 +78,7 @@ Tensor weight_gradient(const Tensor& dz, const Tensor& x, Tensor* bias_grad) {
   RECORD_FUNCTION("fastops::product", c10::ArrayRef<const c10::IValue>());
   Tensor result = empty_matrix(dz.size(1), x.size(1), dz);
   if (bias_grad) *bias_grad = at::empty({dz.size(1)}, dz.options());
-  check(product_weights(product_of(dz.t(), x.t()), result.mutable_data_ptr(),
-                        bias_grad ? bias_grad->mutable_data_ptr() : nullptr));
+  check(product_weights(product_of(dz.t(), x.t()), result_data(result), bias_grad ? result_data(*bias_grad) : nullptr));
   return result;
 }
 
@@ -188,7 +180,7 @@ std::optional<std::vector<Tensor>> try_product_gradients(const MlpBackwardArgume
     dz = below;
     --i;
   }
-  grads.erase(std::remove_if(grads.begin(), grads.end(), [](const Tensor& g) { return !g.defined(); }), grads.end());
+  std::erase_if(grads, [](const Tensor& grad) { return !grad.defined(); });
   return grads;
 }
 

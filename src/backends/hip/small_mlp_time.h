@@ -93,11 +93,7 @@ constexpr int64_t layered_time(const SmallNetwork& network, bool backward, int64
   ProductTimes times(network.in_graph);
   int64_t products = 0;
   const auto add = [&](int64_t rows, int64_t columns, int64_t depth, ProductKind kind) {
-    Product product;
-    product.rows = rows;
-    product.columns = columns;
-    product.depth = depth;
-    product.multiprocessors = network.multiprocessors;
+    const Product product{.rows = rows, .columns = columns, .depth = depth, .multiprocessors = network.multiprocessors};
     times.add(product, kind, /*steps=*/0);
     ++products;
   };

@@ -17,7 +17,7 @@ struct Forward {
 
 Error activation_forward(const Call& call, Matrix x, Matrix y) {
   return dispatch(call, [&]<class A, class Storage>() {
-    const Forward<A, Compute<Storage>> formula{compute_params<Storage>(call)};
+    const Forward<A, Compute<Storage>> formula{compute_params<Storage>(call.params)};
     return launch_transform<Storage>(call, formula, {x}, {y});
   });
 }

@@ -16,7 +16,7 @@ struct Backward {
 
 template <class A, class Storage, int order, bool from_output>
 Error run(const Call& call, Matrix grad, Matrix saved, Matrix dx) {
-  const Backward<A, order, from_output, Compute<Storage>> formula{{compute_params<Storage>(call)}};
+  const Backward<A, order, from_output, Compute<Storage>> formula{{compute_params<Storage>(call.params)}};
   return launch_transform<Storage>(call, formula, {grad, saved}, {dx});
 }
 

@@ -134,7 +134,7 @@ Error choose_width(const Call& call, Gradient gradient, const Matrix (&matrices)
 
 Error bias_forward(const Call& call, Matrix x, Matrix bias, Matrix y) {
   return dispatch(call, [&]<class A, class Storage>() {
-    const Forward<A, Compute<Storage>> formula{compute_params<Storage>(call)};
+    const Forward<A, Compute<Storage>> formula{compute_params<Storage>(call.params)};
     return launch_transform<Storage>(call, formula, {x, bias}, {y});
   });
 }
@@ -149,7 +149,7 @@ Error bias_backward(const Call& call, bool from_output, Matrix grad, Matrix save
   const Matrix matrices[4] = {grad, saved, bias, dx};
   return dispatch(call, [&]<class A, class Storage>() {
     using S = Compute<Storage>;
-    const auto params = compute_params<Storage>(call);
+    const auto params = compute_params<Storage>(call.params);
     if constexpr (A::has_gradient_from_output) {
       if (from_output) {
         return choose_width<Storage>(call, Gradient<A, true, S>{params}, matrices, block_sums, bias_grad);

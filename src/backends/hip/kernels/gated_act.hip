@@ -30,14 +30,14 @@ struct Backward {
 
 Error gated_forward(const Call& call, Matrix gate, Matrix up, Matrix y) {
   return dispatch(call, [&]<class A, class Storage>() {
-    const Forward<A, Compute<Storage>> formula{compute_params<Storage>(call)};
+    const Forward<A, Compute<Storage>> formula{compute_params<Storage>(call.params)};
     return launch_transform<Storage>(call, formula, {gate, up}, {y});
   });
 }
 
 Error gated_backward(const Call& call, Matrix grad, Matrix gate, Matrix up, Matrix dgate, Matrix dup, Matrix y) {
   return dispatch(call, [&]<class A, class Storage>() {
-    const Backward<A, Compute<Storage>> formula{compute_params<Storage>(call)};
+    const Backward<A, Compute<Storage>> formula{compute_params<Storage>(call.params)};
     return launch_transform<Storage>(call, formula, {grad, gate, up}, {dgate, dup, y});
   });
 }

@@ -377,23 +377,19 @@ Error multiply(const Product& product, Result result) {
                  : choose_tile<left_along, right_along, 1>(product, left, right, result);
 }
 
-Params<float> narrowed(Params<double> params) {
-  return {static_cast<float>(params.first), static_cast<float>(params.second)};
-}
-
 }  // namespace
 
 Error product_forward(const Product& product, Activation activation, Params<double> params, const void* bias,
                       int64_t bias_stride, void* z, void* y) {
-  const Forward result{activation,  narrowed(params),       static_cast<const float*>(bias),
-                       bias_stride, static_cast<float*>(z), static_cast<float*>(y)};
+  const Forward result{activation,  compute_params<float>(params), static_cast<const float*>(bias),
+                       bias_stride, static_cast<float*>(z),        static_cast<float*>(y)};
   return multiply</*left_along=*/true, /*right_along=*/true>(product, result);
 }
 
 Error product_backward(const Product& product, Activation activation, Params<double> params, bool from_output,
                        Matrix saved, void* dz, void* value) {
-  const Backward result{activation, narrowed(params),        from_output,
-                        saved,      static_cast<float*>(dz), static_cast<float*>(value)};
+  const Backward result{activation, compute_params<float>(params), from_output,
+                        saved,      static_cast<float*>(dz),       static_cast<float*>(value)};
   return multiply</*left_along=*/true, /*right_along=*/false>(product, result);
 }
 

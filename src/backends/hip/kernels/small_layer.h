@@ -33,7 +33,7 @@ struct Layer {
         in_features(static_cast<int>(l.in_features)),
         out_features(static_cast<int>(l.out_features)),
         activation(l.activation),
-        params{static_cast<Compute<Storage>>(l.params.first), static_cast<Compute<Storage>>(l.params.second)},
+        params(compute_params<Storage>(l.params)),
         keeps_output(l.keeps_output),
         kept(static_cast<Storage*>(l.kept)),
         wants_weight_grad(l.weight_grad),

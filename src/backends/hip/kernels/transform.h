@@ -280,9 +280,9 @@ Error launch_transform(const Call& call, Formula formula, const Matrix (&in)[inp
 
 // The parameters in the type that is computed with.
 template <class Storage>
-Params<Compute<Storage>> compute_params(const Call& call) {
+Params<Compute<Storage>> compute_params(Params<double> params) {
   using S = Compute<Storage>;
-  return {static_cast<S>(call.params.first), static_cast<S>(call.params.second)};
+  return {static_cast<S>(params.first), static_cast<S>(params.second)};
 }
 
 // f.template operator()<A, Storage>() for the call's activation and dtype.
