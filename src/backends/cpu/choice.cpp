@@ -138,16 +138,25 @@ bool has_own_products(const at::Tensor& input) {
 
 bool is_narrow(const at::Tensor& input, at::TensorList weights, Pass pass) {
   if (weights.size() < 2 || !has_own_products(input)) return false;
-  const NarrowKernels& kernels = narrow_kernels(dtype_of(input));
+  const Dtype dtype = dtype_of(input);
+  const NarrowKernels& kernels = narrow_kernels(dtype);
   const auto [rows, elements] = shape_of(input, weights);
   if (!kernels.forward || rows < kernels.vector || elements == 0) return false;
   int64_t most_features = input.size(-1);
   for (const at::Tensor& weight : weights) most_features = std::max(most_features, weight.size(-2));
-  // Measured on Zen 3: what they save are calls, and vectors that features leave unused.
+  // What they save are calls, and vectors that features leave unused. Measured on Zen 3 in AVX2, on Zen 4 in AVX-512.
+  const int64_t padded = padded_elements(weights);
+  const bool fills_vectors = 20 * elements >= 17 * padded;
   const bool many = rows > 2 * many_rows;
-  const bool fills_vectors = 20 * elements >= 17 * padded_elements(weights);
-  if (pass == Pass::forward) return most_features <= 128 && !(many && fills_vectors);
   const bool in_16_bits = input.element_size() == 2;
+  if (kernels.vector * accumulator_size(dtype) == 64) {  // AVX-512
+    if (most_features <= 128 && 5 * elements < 3 * padded) return true;
+    const int64_t rows_computed = (rows + kernels.vector - 1) / kernels.vector * kernels.vector;
+    const bool in_pairs = gemm_kernels(dtype).operand == Dtype::bfloat16;
+    return pass == Pass::forward && !in_pairs && most_features <= 128 && 4 * rows >= 3 * rows_computed &&
+           !(many && fills_vectors);
+  }
+  if (pass == Pass::forward) return most_features <= 128 && !(many && fills_vectors);
   return most_features <= 16 || (many && !in_16_bits && most_features <= (fills_vectors ? 64 : 128));
 }
 

@@ -332,7 +332,7 @@ struct KernelTable {
   Kernels entries[activation_count][dtype_count];
   GemmKernels gemm[dtype_count];
   RowKernels rows[dtype_count];
-  NarrowKernels narrow[dtype_count];  // null but for AVX2
+  NarrowKernels narrow[dtype_count];  // null where products are left to PyTorch
 
   FASTOPS_ALWAYS_INLINE Kernels& at(Activation activation, Dtype dtype) {
     return entries[static_cast<int>(activation)][static_cast<int>(dtype)];
@@ -365,6 +365,7 @@ FASTOPS_KERNELS_API const NarrowKernels& narrow_kernels(Dtype dtype);
   void add_gemm_kernels(KernelTable&);                \
   void add_jet_kernels(KernelTable&);                 \
   void add_layer_kernels(KernelTable&);               \
+  void add_narrow_kernels(KernelTable&);              \
   void add_row_kernels(KernelTable&);                 \
   }
 FASTOPS_DECLARE_TIER(DEFAULT)
@@ -373,9 +374,6 @@ FASTOPS_DECLARE_TIER(AVX512)
 FASTOPS_DECLARE_TIER(SVE128)
 FASTOPS_DECLARE_TIER(SVE256)
 #undef FASTOPS_DECLARE_TIER
-namespace AVX2 {
-void add_narrow_kernels(KernelTable&);
-}  // namespace AVX2
 namespace AVX512_BF16 {
 // In place of the products of AVX512 for bfloat16.
 void add_bfloat16_products(KernelTable&);

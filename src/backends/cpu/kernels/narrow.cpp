@@ -12,7 +12,13 @@ namespace {
 // A panel has the numbers of a feature for some vectors of rows, then those of the next one. Of these, so many vectors,
 // and so many sums in all, fit the vector registers.
 constexpr int tile_vectors = 3;
+#if defined(CPU_CAPABILITY_AVX512)
+constexpr int most_sums = 24;
+#else
 constexpr int most_sums = 12;
+#endif
+// The sums of a tile for each of its vectors.
+constexpr int most_outputs(int vectors) { return std::min(12, most_sums / vectors); }
 
 // n rounded up to whole vectors.
 template <class S>
@@ -84,8 +90,8 @@ void for_each_tile(int64_t things, int most, F f) {
 
 template <class S, int vectors>
 void multiply(Factors<S> factors, int64_t depth, int64_t outputs, const S* x, const S* bias, S* y, int64_t stride) {
-  static constexpr auto tiles = table_of<most_sums / vectors>([](auto size) { return tile<S, size, vectors>; });
-  for_each_tile(outputs, most_sums / vectors, [&](int first, int size) {
+  static constexpr auto tiles = table_of<most_outputs(vectors)>([](auto size) { return tile<S, size, vectors>; });
+  for_each_tile(outputs, most_outputs(vectors), [&](int first, int size) {
     tiles[size - 1]({factors.data + first * factors.output_step, factors.output_step, factors.depth_step}, depth, x,
                     bias ? bias + first : nullptr, y + first * stride, stride);
   });
@@ -149,8 +155,8 @@ template <class S, int vectors>
 void add_gradient(const S* grad, int64_t grad_stride, int64_t outputs, const S* h, int64_t h_stride, int64_t rows,
                   int64_t last, S* sums, int64_t sums_stride, bool add) {
   static constexpr auto tiles =
-      table_of<most_sums / vectors>([](auto size) { return gradient_tile<S, size, vectors>; });
-  for_each_tile(outputs, most_sums / vectors, [&](int first, int size) {
+      table_of<most_outputs(vectors)>([](auto size) { return gradient_tile<S, size, vectors>; });
+  for_each_tile(outputs, most_outputs(vectors), [&](int first, int size) {
     tiles[size - 1](grad + first * grad_stride, grad_stride, h, h_stride, rows, last, sums + first * sums_stride,
                     sums_stride, add);
   });

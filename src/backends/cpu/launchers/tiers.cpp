@@ -24,7 +24,7 @@ void fill(KernelTable& table) {
       TIER::add_bias_act_backward_kernels, TIER::add_gated_act_kernels, TIER::add_row_kernels
 #define FASTOPS_KERNELS_OF(TIER)                                                                              \
   FASTOPS_ELEMENTWISE_OF(TIER), TIER::add_gated_layer_kernels, TIER::add_gemm_kernels, TIER::add_jet_kernels, \
-      TIER::add_layer_kernels
+      TIER::add_layer_kernels, TIER::add_narrow_kernels
 #ifdef FASTOPS_AVX512_TIER
 RoofKernels roofs_with_tiles() {
   RoofKernels kernels = AVX512::roof_kernels();
@@ -40,7 +40,7 @@ constexpr Tier tiers[] = {
     {"avx512", fill<FASTOPS_KERNELS_OF(AVX512)>, AVX512::roof_kernels},
 #endif
 #ifdef FASTOPS_AVX2_TIER
-    {"avx2", fill<FASTOPS_KERNELS_OF(AVX2), AVX2::add_narrow_kernels>, AVX2::roof_kernels},
+    {"avx2", fill<FASTOPS_KERNELS_OF(AVX2)>, AVX2::roof_kernels},
 #endif
 #ifdef FASTOPS_SVE_TIERS
     {"sve256", fill<FASTOPS_ELEMENTWISE_OF(SVE256)>, SVE256::roof_kernels},
