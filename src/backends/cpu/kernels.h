@@ -290,9 +290,10 @@ struct RowKernels {
   // y = normalized * weight + bias. All results may be null; normalized or y may be x.
   void (*normalize)(const NormArguments&, const void* x, void* normalized, void* y, void* multipliers, int64_t rows,
                     int64_t columns);
-  // From the gradient of y to that of x, in place.
-  void (*normalize_backward)(const NormArguments&, const void* normalized, const void* multipliers, void* grad,
-                             int64_t rows, int64_t columns);
+  // dx = the gradient of x, given that of y, which it may replace; adds those of weight and bias to sums, which may be
+  // null.
+  void (*normalize_backward)(const NormArguments&, const void* normalized, const void* multipliers, const void* grad,
+                             void* dx, void* weight_sums, void* bias_sums, int64_t rows, int64_t columns);
   // y = x * weight
   void (*scale)(const void* x, const void* weight, void* y, int64_t rows, int64_t columns);
   // sums[c] += sum over r of grad[r, c] * factor[r, c]; factor may be null, which is 1.
@@ -301,8 +302,8 @@ struct RowKernels {
   // be x.
   void (*dropout)(const DropoutArguments&, const void* x, void* factors, void* y, int64_t first_row, int64_t rows,
                   int64_t columns);
-  // grad *= factors, n elements
-  void (*multiply)(const void* factors, void* grad, int64_t n);
+  // dx = grad * factors, n elements; dx may be grad.
+  void (*multiply)(const void* grad, const void* factors, void* dx, int64_t n);
 };
 
 // The kernels of one activation for one dtype. Those in terms of the output are null where the activation has none.

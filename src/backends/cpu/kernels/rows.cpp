@@ -1,8 +1,9 @@
 // Steps on blocks of whole rows (ops/sequential.h), which lie one after another in the type that is computed with:
 // between matrices and blocks, normalization, scales, dropout.
 //
-// Means and variances are sums of 4 vectors' elements over the row in the cache, in two passes: the error is that of
-// about n / (4 * width) additions. Sums over rows are those of a block, added up for a part and then for all.
+// Means and variances are sums of one vector's elements over a row, or of 4 vectors' where the row is longer than 16,
+// in two passes over it in the cache: the error is that of 16, or about n / (4 * width), additions. Sums over rows are
+// those of a block, added up for a part and then for all.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -12,18 +13,13 @@
 namespace fastops::cpu::CPU_CAPABILITY {
 namespace {
 
-// step(i, count, ones) for each vector of n numbers; `ones` are 1 for the first `count`, and 0.
+// step(i, count) for each vector of n numbers, of which all but the last one have a count that the compiler sees.
 template <class S, class Step>
 void for_each_vector(int64_t n, Step step) {
-  using V = Vec<S>;
-  alignas(64) static constexpr auto ones = [] {
-    std::array<S, V::width> numbers{};
-    numbers.fill(1);
-    return numbers;
-  }();
+  constexpr int64_t width = Vec<S>::width;
   int64_t i = 0;
-  for (; i + V::width <= n; i += V::width) step(i, std::integral_constant<int64_t, V::width>(), V(S(1)));
-  if (i < n) step(i, n - i, V(load_part(ones.data(), n - i)));
+  for (; i + width <= n; i += width) step(i, std::integral_constant<int64_t, width>());
+  if (i < n) step(i, n - i);
 }
 
 template <class S>
@@ -35,18 +31,66 @@ void store(Vec<S> value, void* p, int64_t i, int64_t count) {
   store_part(value.v, static_cast<S*>(p) + i, count);
 }
 
-// term(i, count, ones) added up over a row.
-template <class S, class Term>
-S sum_of(int64_t n, Term term) {
-  Vec<S> sums[4] = {S(0), S(0), S(0), S(0)};
-  int which = 0;
-  for_each_vector<S>(n, [&](int64_t i, auto count, Vec<S> ones) {
-    Vec<S>& sum = sums[which];
-    which = (which + 1) % 4;
-    sum = sum + term(i, count, ones);
-  });
-  const Vec<S> sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
-  return at::vec::vec_reduce_all<S>([](auto a, auto b) { return a + b; }, sum.v);
+// The first `count` of the numbers; the others become 0.
+template <class S, class Count>
+Vec<S> only(Vec<S> value, Count count) {
+  if constexpr (std::is_same_v<Count, int64_t>) {
+    static constexpr auto ones = [] {
+      std::array<S, Vec<S>::width> numbers{};
+      numbers.fill(1);
+      return numbers;
+    }();
+    return value * load<S>(ones.data(), 0, count);
+  } else {
+    return value;
+  }
+}
+
+// Each addition waits for the one before it, so that four are under way: those of four rows, or of four vectors of a
+// long one. f(rows, sums, row) for rows from `row` on, each summed up in so many vectors.
+template <class S, class F>
+void for_each_group(int64_t rows, int64_t columns, F f) {
+  constexpr std::integral_constant<int, 1> one;
+  constexpr std::integral_constant<int, 4> four;
+  int64_t row = 0;
+  if (columns > 16 * Vec<S>::width) {
+    for (; row < rows; ++row) f(one, four, row);
+  }
+  for (; row + four <= rows; row += four) f(four, one, row);
+  for (; row < rows; ++row) f(one, one, row);
+}
+
+// So many sums over the vectors of n numbers, to which add(i, count, sums) adds each of them.
+template <class S, int terms, int sums, class Add>
+std::array<S, terms> sums_of(int64_t n, Add add) {
+  constexpr int64_t width = Vec<S>::width;
+  constexpr std::integral_constant<int64_t, width> whole;
+  Vec<S> sum[sums][terms];
+  FASTOPS_UNROLL(4)
+  for (auto& part : sum) {
+    FASTOPS_UNROLL(8)
+    for (auto& term : part) term = S(0);
+  }
+  int64_t i = 0;
+  for (; i + sums * width <= n; i += sums * width) {
+    FASTOPS_UNROLL(4)
+    for (int part = 0; part < sums; ++part) add(i + part * width, whole, sum[part]);
+  }
+  FASTOPS_UNROLL(4)
+  for (int part = 0; part + 1 < sums; ++part) {
+    if (i + width > n) break;
+    add(i, whole, sum[part]);
+    i += width;
+  }
+  if (i < n) add(i, n - i, sum[sums - 1]);
+  std::array<S, terms> totals;
+  FASTOPS_UNROLL(8)
+  for (int term = 0; term < terms; ++term) {
+    Vec<S> total = sum[0][term];
+    if constexpr (sums == 4) total = (total + sum[1][term]) + (sum[2][term] + sum[3][term]);
+    totals[term] = at::vec::vec_reduce_all<S>([](auto a, auto b) { return a + b; }, total.v);
+  }
+  return totals;
 }
 
 // ---- between matrices and blocks ----
@@ -91,65 +135,98 @@ void narrow(const void* block, int64_t rows, int64_t columns, Rows target) {
 
 // ---- normalization and scales ----
 
-// y = x * weight + bias
-template <class S>
-Vec<S> affine(Vec<S> value, const void* weight, const void* bias, int64_t i, int64_t count) {
-  if (weight) value = value * load<S>(weight, i, count);
-  return bias ? value + load<S>(bias, i, count) : value;
-}
-
 template <class S>
 void normalize(const NormArguments& norm, const void* x, void* normalized, void* y, void* multipliers, int64_t rows,
                int64_t columns) {
   const S n = static_cast<S>(columns);
-  for (int64_t r = 0; r < rows; ++r) {
-    const S* const from = static_cast<const S*>(x) + r * columns;
-    const auto at = [&](int64_t i, int64_t count) { return load<S>(from, i, count); };
-    const S mean =
-        norm.centered ? sum_of<S>(columns, [&](int64_t i, auto count, auto) { return at(i, count); }) / n : S(0);
-    const S squares = sum_of<S>(columns, [&](int64_t i, auto count, Vec<S> ones) {
-      const Vec<S> centered = (at(i, count) - mean) * ones;
-      return centered * centered;
+  for_each_group<S>(rows, columns, [&](auto group, auto sums, int64_t row) FASTOPS_INLINE_LAMBDA {
+    constexpr int count = group();
+    const auto place = [&](int r, int64_t i) FASTOPS_INLINE_LAMBDA { return (row + r) * columns + i; };
+    Vec<S> mean[count], multiplier[count];
+    std::array<S, count> total{};
+    if (norm.centered) {
+      total = sums_of<S, count, sums()>(columns, [&](int64_t i, auto present, auto& sum) FASTOPS_INLINE_LAMBDA {
+        FASTOPS_UNROLL(4)
+        for (int r = 0; r < count; ++r) sum[r] = sum[r] + load<S>(x, place(r, i), present);
+      });
+    }
+    for (int r = 0; r < count; ++r) mean[r] = total[r] / n;
+    total = sums_of<S, count, sums()>(columns, [&](int64_t i, auto present, auto& sum) FASTOPS_INLINE_LAMBDA {
+      FASTOPS_UNROLL(4)
+      for (int r = 0; r < count; ++r) {
+        const Vec<S> centered = only(load<S>(x, place(r, i), present) - mean[r], present);
+        sum[r] = sum[r] + centered * centered;
+      }
     });
-    const S multiplier = S(1) / std::sqrt(squares / n + static_cast<S>(norm.eps));
-    if (multipliers) static_cast<S*>(multipliers)[r] = multiplier;
-    S* const kept = normalized ? static_cast<S*>(normalized) + r * columns : nullptr;
-    S* const to = y ? static_cast<S*>(y) + r * columns : nullptr;
-    for_each_vector<S>(columns, [&](int64_t i, auto count, auto) {
-      const Vec<S> value = (at(i, count) - mean) * multiplier;
-      if (kept) store(value, kept, i, count);
-      if (to) store(affine(value, norm.weight, norm.bias, i, count), to, i, count);
+    for (int r = 0; r < count; ++r) {
+      const S of_row = S(1) / std::sqrt(total[r] / n + static_cast<S>(norm.eps));
+      if (multipliers) static_cast<S*>(multipliers)[row + r] = of_row;
+      multiplier[r] = of_row;
+    }
+    for_each_vector<S>(columns, [&](int64_t i, auto present) FASTOPS_INLINE_LAMBDA {
+      const Vec<S> weight = norm.weight ? load<S>(norm.weight, i, present) : S(1);
+      const Vec<S> bias = norm.bias ? load<S>(norm.bias, i, present) : S(0);
+      FASTOPS_UNROLL(4)
+      for (int r = 0; r < count; ++r) {
+        Vec<S> value = (load<S>(x, place(r, i), present) - mean[r]) * multiplier[r];
+        if (normalized) store(value, normalized, place(r, i), present);
+        if (!y) continue;
+        if (norm.weight) value = value * weight;
+        store(norm.bias ? value + bias : value, y, place(r, i), present);
+      }
     });
-  }
+  });
 }
 
 template <class S>
-void normalize_backward(const NormArguments& norm, const void* normalized, const void* multipliers, void* grad,
-                        int64_t rows, int64_t columns) {
+void normalize_backward(const NormArguments& norm, const void* normalized, const void* multipliers, const void* grad,
+                        void* dx, void* weight_sums, void* bias_sums, int64_t rows, int64_t columns) {
   const S n = static_cast<S>(columns);
-  for (int64_t r = 0; r < rows; ++r) {
-    const S* const value = static_cast<const S*>(normalized) + r * columns;
-    S* const g = static_cast<S*>(grad) + r * columns;
-    const auto scaled = [&](int64_t i, int64_t count) {
-      return affine(load<S>(g, i, count), norm.weight, nullptr, i, count);
+  for_each_group<S>(rows, columns, [&](auto group, auto sums, int64_t row) FASTOPS_INLINE_LAMBDA {
+    constexpr int count = group();
+    const auto place = [&](int r, int64_t i) FASTOPS_INLINE_LAMBDA { return (row + r) * columns + i; };
+    const auto weight_at = [&](int64_t i, auto present) FASTOPS_INLINE_LAMBDA -> Vec<S> {
+      return norm.weight ? load<S>(norm.weight, i, present) : S(1);
     };
-    const S mean =
-        norm.centered ? sum_of<S>(columns, [&](int64_t i, auto count, auto) { return scaled(i, count); }) / n : S(0);
-    const S along =
-        sum_of<S>(columns, [&](int64_t i, auto count, auto) { return scaled(i, count) * load<S>(value, i, count); }) /
-        n;
-    const S multiplier = static_cast<const S*>(multipliers)[r];
-    for_each_vector<S>(columns, [&](int64_t i, auto count, auto) {
-      const Vec<S> rest = scaled(i, count) - mean - load<S>(value, i, count) * along;
-      store(rest * multiplier, g, i, count);
+    // Of each row the sum of the scaled gradient, and that of its products with the normalized numbers.
+    const auto total =
+        sums_of<S, 2 * count, sums()>(columns, [&](int64_t i, auto present, auto& sum) FASTOPS_INLINE_LAMBDA {
+          const Vec<S> weight = weight_at(i, present);
+          Vec<S> of_bias(S(0)), of_weight(S(0));
+          FASTOPS_UNROLL(4)
+          for (int r = 0; r < count; ++r) {
+            const Vec<S> g = load<S>(grad, place(r, i), present);
+            const Vec<S> product = g * load<S>(normalized, place(r, i), present);
+            of_bias = of_bias + g;
+            of_weight = of_weight + product;
+            sum[r] = sum[r] + g * weight;
+            sum[count + r] = sum[count + r] + product * weight;
+          }
+          if (bias_sums) store(load<S>(bias_sums, i, present) + of_bias, bias_sums, i, present);
+          if (weight_sums) store(load<S>(weight_sums, i, present) + of_weight, weight_sums, i, present);
+        });
+    Vec<S> mean[count], along[count], multiplier[count];
+    for (int r = 0; r < count; ++r) {
+      mean[r] = norm.centered ? total[r] / n : S(0);
+      along[r] = total[count + r] / n;
+      multiplier[r] = static_cast<const S*>(multipliers)[row + r];
+    }
+    for_each_vector<S>(columns, [&](int64_t i, auto present) FASTOPS_INLINE_LAMBDA {
+      const Vec<S> weight = weight_at(i, present);
+      FASTOPS_UNROLL(4)
+      for (int r = 0; r < count; ++r) {
+        const Vec<S> scaled = load<S>(grad, place(r, i), present) * weight;
+        const Vec<S> rest = scaled - mean[r] - load<S>(normalized, place(r, i), present) * along[r];
+        store(rest * multiplier[r], dx, place(r, i), present);
+      }
     });
-  }
+  });
 }
 
 template <class S>
 void scale(const void* x, const void* weight, void* y, int64_t rows, int64_t columns) {
   for (int64_t r = 0; r < rows; ++r) {
-    for_each_vector<S>(columns, [&](int64_t i, auto count, auto) {
+    for_each_vector<S>(columns, [&](int64_t i, auto count) {
       const int64_t at = r * columns + i;
       store(load<S>(x, at, count) * load<S>(weight, i, count), y, at, count);
     });
@@ -160,7 +237,7 @@ void scale(const void* x, const void* weight, void* y, int64_t rows, int64_t col
 
 template <class S>
 void add_to_sums(const void* grad, const void* factor, void* sums, int64_t rows, int64_t columns) {
-  for_each_vector<S>(columns, [&](int64_t i, auto count, auto) {
+  for_each_vector<S>(columns, [&](int64_t i, auto count) {
     Vec<S> sum(S(0));
     for (int64_t r = 0; r < rows; ++r) {
       const Vec<S> g = load<S>(grad, r * columns + i, count);
@@ -260,7 +337,7 @@ void dropout(const DropoutArguments& dropout, const void* x, void* factors, void
         for (int l = 0; l < lanes; ++l) kept[i * lanes + l] = numbers[i][l] >= threshold ? scale : S(0);
       }
       const int64_t at = r * columns + c;
-      for_each_vector<S>(std::min(group, columns - c), [&](int64_t i, auto count, auto) {
+      for_each_vector<S>(std::min(group, columns - c), [&](int64_t i, auto count) {
         const Vec<S> factor = load<S>(kept, i, count);
         const Vec<S> value = x ? load<S>(x, at + i, count) * factor : factor;
         if (factors) store(factor, factors, at + i, count);
@@ -271,10 +348,9 @@ void dropout(const DropoutArguments& dropout, const void* x, void* factors, void
 }
 
 template <class S>
-void multiply(const void* factors, void* grad, int64_t n) {
-  for_each_vector<S>(n, [&](int64_t i, auto count, auto) {
-    store(load<S>(grad, i, count) * load<S>(factors, i, count), grad, i, count);
-  });
+void multiply(const void* grad, const void* factors, void* dx, int64_t n) {
+  for_each_vector<S>(
+      n, [&](int64_t i, auto count) { store(load<S>(grad, i, count) * load<S>(factors, i, count), dx, i, count); });
 }
 
 template <class Storage>

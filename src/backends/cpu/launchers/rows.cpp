@@ -43,6 +43,12 @@ class RowSteps {
     kernels_of(target.dtype).narrow(block, rows, call_.columns, from_row(target.rows, row, target.dtype));
   }
 
+  // Whether a matrix is a block already, of all rows: what steps read or write need not be copied.
+  template <class Matrix>
+  bool is_block(const Typed<Matrix>& matrix) const {
+    return matrix.rows.data && matrix.dtype == call_.computed && matrix.rows.stride == call_.columns;
+  }
+
   // f(row, rows) for each block of rows from `begin` to `end`.
   template <class F>
   void for_each_block(int64_t begin, int64_t end, const F& f) const {
@@ -70,32 +76,43 @@ class RowsForward : RowSteps {
     const int64_t least_rows = std::max<int64_t>(1, least_elements / call.columns);
     const Parts parts(call.rows, std::max(least_rows, (call.rows + caller.threads() - 1) / caller.threads()));
     char* const blocks = static_cast<char*>(caller.take(parts.count * block_bytes_));
+    const size_t steps = call.steps.size();
     share(caller, parts.count, 1, [&](int64_t first, int64_t last) {
       for (int64_t part = first; part < last; ++part) {
         void* const block = blocks + part * block_bytes_;
         for_each_block(parts.begin(part), parts.end(part), [&](int64_t row, int64_t rows) {
-          widen(x, row, rows, /*add=*/false, block);
-          for (size_t i = 0; i < call.steps.size(); ++i) apply(i, block, row, rows);
-          if (added.rows.data) widen(added, row, rows, /*add=*/true, block);
-          narrow(block, row, rows, y);
+          const void* value = block;
+          if (steps > 0 && is_block(x)) {
+            value = from_row(x.rows, row, x.dtype).data;
+          } else {
+            widen(x, row, rows, /*add=*/false, block);
+          }
+          void* const result = steps > 0 && is_block(y) ? from_row(y.rows, row, y.dtype).data : block;
+          for (size_t i = 0; i < steps; ++i) {
+            void* const next = i + 1 < steps ? block : result;
+            apply(i, value, next, row, rows);
+            value = next;
+          }
+          if (added.rows.data) widen(added, row, rows, /*add=*/true, result);
+          if (result == block) narrow(block, row, rows, y);
         });
       }
     });
   }
 
  private:
-  void apply(size_t i, void* block, int64_t row, int64_t rows) const {
+  void apply(size_t i, const void* x, void* y, int64_t row, int64_t rows) const {
     const RowStep& step = call_.steps[i];
     const int64_t columns = call_.columns;
     switch (step.kind) {
       case RowStep::Kind::activation:
-        return activation(step).forward(block, block, rows * columns, step.params, /*stream=*/false);
+        return activation(step).forward(x, y, rows * columns, step.params, /*stream=*/false);
       case RowStep::Kind::norm:
-        return kernels().normalize(norm(i), block, nullptr, block, nullptr, rows, columns);
+        return kernels().normalize(norm(i), x, nullptr, y, nullptr, rows, columns);
       case RowStep::Kind::scale:
-        return kernels().scale(block, weights_[i], block, rows, columns);
+        return kernels().scale(x, weights_[i], y, rows, columns);
       case RowStep::Kind::dropout:
-        return kernels().dropout(dropout(step), block, nullptr, block, row, rows, columns);
+        return kernels().dropout(dropout(step), x, nullptr, y, row, rows, columns);
     }
   }
 };
@@ -140,64 +157,80 @@ class RowsBackward : RowSteps {
   }
   char* sums_of(char* own) const { return multipliers(own, call_.steps.size()); }
 
+  // What a step starts from.
+  const void* input(char* own, size_t i, int64_t row) const {
+    return i == 0 && is_block(x_) ? from_row(x_.rows, row, x_.dtype).data : block(own, i);
+  }
+
   void through_block(char* own, int64_t row, int64_t rows) const {
     const size_t steps = call_.steps.size();
-    if (x_.rows.data) widen(x_, row, rows, /*add=*/false, block(own, 0));
+    if (x_.rows.data && !is_block(x_)) widen(x_, row, rows, /*add=*/false, block(own, 0));
     for (size_t i = 0; i < steps; ++i) {
       // Each step leaves in its block what its gradient is made of.
       const bool is_needed = i + 1 < steps || value_.rows.data;
       apply(i, own, is_needed && x_.rows.data ? block(own, i + 1) : nullptr, row, rows);
     }
-    if (value_.rows.data) narrow(block(own, steps), row, rows, value_);
+    if (value_.rows.data) narrow(input(own, steps, row), row, rows, value_);
     if (!grad_.rows.data) return;
-    char* const grad = block(own, steps + 1);
-    widen(grad_, row, rows, /*add=*/false, grad);
+    void* const between = block(own, steps + 1);
+    const void* grad = between;
+    if (steps > 0 && is_block(grad_)) {
+      grad = from_row(grad_.rows, row, grad_.dtype).data;
+    } else {
+      widen(grad_, row, rows, /*add=*/false, between);
+    }
+    void* const dx = steps > 0 && is_block(dx_) ? from_row(dx_.rows, row, dx_.dtype).data : between;
     char* sums = sums_of(own) + sums_ * row_bytes_;
     for (size_t i = steps; i-- > 0;) {
-      if (gradients_[i].bias) kernels().add_to_sums(grad, nullptr, sums -= row_bytes_, rows, call_.columns);
-      if (gradients_[i].weight) kernels().add_to_sums(grad, block(own, i), sums -= row_bytes_, rows, call_.columns);
-      apply_backward(i, own, grad, rows);
+      const auto sums_for = [&](void* gradient) { return gradient ? sums -= row_bytes_ : nullptr; };
+      void* const bias_sums = sums_for(gradients_[i].bias);
+      void* const weight_sums = sums_for(gradients_[i].weight);
+      void* const next = i > 0 ? between : dx;
+      apply_backward(i, own, grad, next, weight_sums, bias_sums, row, rows);
+      grad = next;
     }
-    if (added_.rows.data) widen(added_, row, rows, /*add=*/true, grad);
-    narrow(grad, row, rows, dx_);
+    if (added_.rows.data) widen(added_, row, rows, /*add=*/true, dx);
+    if (dx == between) narrow(dx, row, rows, dx_);
   }
 
   void apply(size_t i, char* own, void* result, int64_t row, int64_t rows) const {
     const RowStep& step = call_.steps[i];
     const int64_t columns = call_.columns;
-    void* const x = block(own, i);
+    const void* const x = input(own, i, row);
     switch (step.kind) {
       case RowStep::Kind::activation:
         if (result) activation(step).forward(x, result, rows * columns, step.params, /*stream=*/false);
         break;
       case RowStep::Kind::norm:
-        kernels().normalize(norm(i), x, x, result, multipliers(own, i), rows, columns);
+        kernels().normalize(norm(i), x, block(own, i), result, multipliers(own, i), rows, columns);
         break;
       case RowStep::Kind::scale:
         if (result) kernels().scale(x, weights_[i], result, rows, columns);
         break;
       case RowStep::Kind::dropout:
-        kernels().dropout(dropout(step), result ? x : nullptr, x, result, row, rows, columns);
+        kernels().dropout(dropout(step), result ? x : nullptr, block(own, i), result, row, rows, columns);
         break;
     }
   }
 
-  void apply_backward(size_t i, char* own, void* grad, int64_t rows) const {
+  void apply_backward(size_t i, char* own, const void* grad, void* dx, void* weight_sums, void* bias_sums, int64_t row,
+                      int64_t rows) const {
     const RowStep& step = call_.steps[i];
     const int64_t columns = call_.columns;
-    const void* const kept = block(own, i);
     switch (step.kind) {
       case RowStep::Kind::activation:
-        activation(step).backward[0](grad, kept, grad, rows * columns, step.params, /*stream=*/false);
+        activation(step).backward[0](grad, input(own, i, row), dx, rows * columns, step.params, /*stream=*/false);
         break;
       case RowStep::Kind::norm:
-        kernels().normalize_backward(norm(i), kept, multipliers(own, i), grad, rows, columns);
+        kernels().normalize_backward(norm(i), block(own, i), multipliers(own, i), grad, dx, weight_sums, bias_sums,
+                                     rows, columns);
         break;
       case RowStep::Kind::scale:
-        kernels().scale(grad, weights_[i], grad, rows, columns);
+        if (weight_sums) kernels().add_to_sums(grad, input(own, i, row), weight_sums, rows, columns);
+        kernels().scale(grad, weights_[i], dx, rows, columns);
         break;
       case RowStep::Kind::dropout:
-        kernels().multiply(kept, grad, rows * columns);
+        kernels().multiply(grad, block(own, i), dx, rows * columns);
         break;
     }
   }
