@@ -225,7 +225,7 @@ def test_blocks_in_rounds(device: Any) -> None:
 
 @every_dtype
 def test_rows_anywhere_in_memory(device: Any, dtype: torch.dtype) -> None:
-    """Matrices and vectors that begin at any element give the same bits."""
+    """Matrices and vectors that begin at any element, and rows within others, give the same bits."""
     steps, params = "layer_norm gelu dropout scale", [1e-5, 0.3]
     vectors = [random_tensor((132,), dtype, device, seed=i) for i in range(3)]
     matrices = [random_tensor((9, 132), dtype, device, seed=10 + i) for i in range(2)]
@@ -237,12 +237,17 @@ def test_rows_anywhere_in_memory(device: Any, dtype: torch.dtype) -> None:
         return [output, *torch.autograd.grad(output, [*vectors, input], grad)]
 
     expected = results([tensor.clone() for tensor in (*vectors, *matrices)])
-    for offset in (1, 2, 4):
-        shifted = [
+    places = [
+        [
             torch.cat([tensor.new_zeros(offset), tensor.flatten()])[offset:].view_as(tensor)
             for tensor in (*vectors, *matrices)
         ]
-        for result, first in zip(results(shifted), expected, strict=True):
+        for offset in (1, 2, 4)
+    ]
+    within_others = [torch.nn.functional.pad(matrix, (2, 3), value=math.nan)[:, 2:-3] for matrix in matrices]
+    places.append([*(vector.clone() for vector in vectors), *within_others])
+    for tensors in places:
+        for result, first in zip(results(tensors), expected, strict=True):
             assert_same_bits(result, first)
 
 
