@@ -251,6 +251,61 @@ def test_rows_anywhere_in_memory(device: Any, dtype: torch.dtype) -> None:
             assert_same_bits(result, first)
 
 
+NARROW = [
+    ("linear layer_norm tanh linear rms_norm silu linear", (17, 64, 40, 6)),
+    ("layer_norm scale linear gelu layer_norm linear tanh scale", (5, 9, 3)),
+    ("linear relu linear", (3, 128, 1)),
+    ("rms_norm silu linear layer_norm linear sigmoid layer_norm", (2, 20, 70)),
+]
+
+
+@every_dtype
+@pytest.mark.parametrize("rows", [16, 21, 50, 1030])
+@pytest.mark.parametrize(("steps", "sizes"), NARROW)
+@pytest.mark.parametrize("with_vectors", [True, False])
+def test_narrow(
+    steps: str,
+    sizes: tuple[int, ...],
+    rows: int,
+    with_vectors: bool,
+    dtype: torch.dtype,
+    device: Any,
+    restore_threads: None,
+) -> None:
+    """Few features, which vectors of rows are for: nothing around the input is read, and threads change nothing."""
+    vector_dtype = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    parameters: list[Tensor | None] = []
+    params: list[float] = []
+    widths = iter(sizes)
+    width = next(widths)
+    for step in steps.split():
+        if step == "linear":
+            before, width = width, next(widths)
+            parameters.append(random_tensor((width, before), dtype, device, len(parameters), 1 / math.sqrt(before)))
+            parameters.append(random_tensor((width,), dtype, device, len(parameters)) if with_vectors else None)
+        elif step in ("layer_norm", "rms_norm", "scale"):
+            for _ in range(2 if step == "layer_norm" else 1):
+                needed = with_vectors or step == "scale"
+                parameters.append(random_tensor((width,), vector_dtype, device, len(parameters)) if needed else None)
+            params += [1e-2] if step.endswith("norm") else []
+    input, grad = (random_tensor((rows, size), dtype, device, seed=20 + size) for size in (sizes[0], sizes[-1]))
+    input = F.pad(input, (0, 3), value=math.nan)[:, :-3]
+    network = Steps(input, parameters, steps, params, grad)
+    expected, expected_grads = network.expected()
+    leaves = [tensor.requires_grad_() for tensor in network.tensors]
+    results = {}
+    for threads in (1, 3):
+        torch.set_num_threads(threads)
+        output = ops.sequential(*network.arguments)
+        results[threads] = [output.detach(), *torch.autograd.grad(output, leaves, grad)]
+        with torch.no_grad():
+            assert_same_bits(ops.sequential(*network.arguments), output.detach())
+    for i, (result, value) in enumerate(zip(results[1], [expected, *expected_grads], strict=True)):
+        assert_close(result.to(dtype), value, f"result {i}")
+    assert_same_bits(results[3][0], results[1][0])
+    assert_meta_agrees(ops.sequential_forward(*network.arguments), ops.sequential_forward, *network.arguments)
+
+
 @every_dtype
 def test_wide_rows(device: Any, dtype: torch.dtype) -> None:
     """So are they for rows for which a GPU's block has no room."""

@@ -49,6 +49,7 @@
 //     static std::optional<std::vector<Tensor>> try_mlp_jet_backward(const MlpJetBackwardArguments& mlp);
 //     static std::optional<GatedMlpForward::Result> try_gated_mlp(const GatedMlpArguments& mlp, bool saves);
 //     static std::optional<std::vector<Tensor>> try_gated_mlp_backward(const GatedMlpBackwardArguments& mlp);
+//     static std::optional<Tensor> try_sequential(const SequentialArguments& network, std::vector<Tensor>* saved);
 //
 //     // The members of SequentialSteps with these names.
 //     static Tensor rows(...);
@@ -238,14 +239,17 @@ struct DeviceOps {
     return layered_gated_mlp_backward(mlp, gated_steps_of<Device>);
   }
 
-  static Tensor sequential(const SequentialArguments& network) {
+  static Tensor sequential_and_saved(const SequentialArguments& network, std::vector<Tensor>* saved) {
     [[maybe_unused]] const auto guard = guard_for<Device>(network.input);
-    return layered_sequential(network, nullptr, sequential_steps_of<Device>());
+    if constexpr (requires { &Device::try_sequential; }) {
+      if (auto output = Device::try_sequential(network, saved)) return *std::move(output);
+    }
+    return layered_sequential(network, saved, sequential_steps_of<Device>());
   }
+  static Tensor sequential(const SequentialArguments& network) { return sequential_and_saved(network, nullptr); }
   static SequentialForward::Result sequential_forward(const SequentialArguments& network) {
-    [[maybe_unused]] const auto guard = guard_for<Device>(network.input);
     std::vector<Tensor> saved;
-    Tensor output = layered_sequential(network, &saved, sequential_steps_of<Device>());
+    Tensor output = sequential_and_saved(network, &saved);
     return {std::move(output), std::move(saved)};
   }
   static std::vector<Tensor> sequential_backward(const SequentialBackwardArguments& network) {

@@ -136,28 +136,55 @@ bool has_own_products(const at::Tensor& input) {
   return wanted_products() != Products::torch && gemm_kernels(dtype_of(input)).multiply;
 }
 
-bool is_narrow(const at::Tensor& input, at::TensorList weights, Pass pass) {
+namespace {
+
+constexpr int64_t most_narrow_features = 128;
+
+// Whether a network's rows can go through all layers in vectors.
+bool could_be_narrow(const at::Tensor& input, at::TensorList weights) {
   if (weights.size() < 2 || !has_own_products(input)) return false;
-  const Dtype dtype = dtype_of(input);
-  const NarrowKernels& kernels = narrow_kernels(dtype);
+  const NarrowKernels& kernels = narrow_kernels(dtype_of(input));
   const auto [rows, elements] = shape_of(input, weights);
-  if (!kernels.forward || rows < kernels.vector || elements == 0) return false;
-  int64_t most_features = input.size(-1);
-  for (const at::Tensor& weight : weights) most_features = std::max(most_features, weight.size(-2));
+  const auto is_wide = [](const at::Tensor& weight) { return weight.size(-2) > most_narrow_features; };
+  return kernels.forward && rows >= kernels.vector && elements > 0 && input.size(-1) <= most_narrow_features &&
+         std::none_of(weights.begin(), weights.end(), is_wide);
+}
+
+// What is left of a vector by the last rows are less than a quarter of what is computed.
+bool fill_vectors(int64_t rows, int64_t vector) {
+  const int64_t computed = (rows + vector - 1) / vector * vector;
+  return 4 * rows >= 3 * computed;
+}
+
+}  // namespace
+
+bool is_narrow(const at::Tensor& input, at::TensorList weights, Pass pass) {
+  if (!could_be_narrow(input, weights)) return false;
+  const Dtype dtype = dtype_of(input);
+  const int64_t vector = narrow_kernels(dtype).vector;
+  const auto [rows, elements] = shape_of(input, weights);
   // What they save are calls, and vectors that features leave unused. Measured on Zen 3 in AVX2, on Zen 4 in AVX-512.
   const int64_t padded = padded_elements(weights);
   const bool fills_vectors = 20 * elements >= 17 * padded;
   const bool many = rows > 2 * many_rows;
-  const bool in_16_bits = input.element_size() == 2;
-  if (kernels.vector * accumulator_size(dtype) == 64) {  // AVX-512
-    if (most_features <= 128 && 5 * elements < 3 * padded) return true;
-    const int64_t rows_computed = (rows + kernels.vector - 1) / kernels.vector * kernels.vector;
+  if (vector * accumulator_size(dtype) == 64) {  // AVX-512
     const bool in_pairs = gemm_kernels(dtype).operand == Dtype::bfloat16;
-    return pass == Pass::forward && !in_pairs && most_features <= 128 && 4 * rows >= 3 * rows_computed &&
-           !(many && fills_vectors);
+    if (5 * elements < 3 * padded) return true;
+    return pass == Pass::forward && !in_pairs && fill_vectors(rows, vector) && !(many && fills_vectors);
   }
-  if (pass == Pass::forward) return most_features <= 128 && !(many && fills_vectors);
-  return most_features <= 16 || (many && !in_16_bits && most_features <= (fills_vectors ? 64 : 128));
+  if (pass == Pass::forward) return !(many && fills_vectors);
+  int64_t most_features = input.size(-1);
+  for (const at::Tensor& weight : weights) most_features = std::max(most_features, weight.size(-2));
+  const bool in_16_bits = input.element_size() == 2;
+  return most_features <= 16 || (many && !in_16_bits && most_features <= (fills_vectors ? 64 : most_narrow_features));
+}
+
+bool is_narrow_with_steps(const at::Tensor& input, at::TensorList weights) {
+  if (!could_be_narrow(input, weights)) return false;
+  const Dtype dtype = dtype_of(input);
+  const auto [rows, elements] = shape_of(input, weights);
+  if (5 * elements < 4 * padded_elements(weights)) return true;
+  return gemm_kernels(dtype).operand != Dtype::bfloat16 && fill_vectors(rows, narrow_kernels(dtype).vector);
 }
 
 bool has_faster_products(const at::Tensor& input, at::TensorList weights, Pass pass) {

@@ -128,6 +128,7 @@ struct Device {
 
   static constexpr auto rows = steps_on_rows;
   static constexpr auto rows_backward = steps_on_rows_backward;
+  static constexpr auto try_sequential = cpu::try_sequential;
 };
 
 }  // namespace

@@ -222,20 +222,40 @@ struct GemmKernels {
   EpilogueKernel jet_backward = nullptr;
 };
 
+// Normalized rows are x, less its mean if `centered`, times a multiplier: one over the root of the mean square + eps.
+// weight and bias, in the type that is computed with, may be null.
+struct NormArguments {
+  bool centered;
+  double eps;
+  const void* weight;
+  const void* bias;
+};
+
 // ---- narrow networks ----
 
-// z = h @ weight.T + bias, f(z), with the parameters in the type that is computed with.
+// Parameters are in the type that is computed with, and so are the activations' kernels.
+struct NarrowStep {
+  enum class Kind { activation, norm, scale };
+  Kind kind;
+  const Kernels* activation;
+  ActivationParams params;
+  NormArguments norm;  // of a scale, its weight
+};
+
+// z = h @ weight.T + bias, f(z), and the steps on that.
 struct NarrowLayer {
-  ConstRows weight;  // [out_features, in_features]
+  ConstRows weight;  // [out_features, in_features]; null where there are only steps
   const void* bias;  // may be null
   int64_t in_features;
   int64_t out_features;
-  const Kernels* activation;  // of the type that is computed with; null for the identity
+  const Kernels* activation;  // null for the identity
   ActivationParams params;
   bool keeps_output;  // whether `kept` is f(z), else it is z
   Rows kept;          // in the storage type: what the forward pass writes, if not null, and the backward pass reads
   bool sums_weight;   // what gradients are wanted
   bool sums_bias;
+  const NarrowStep* steps;  // the backward pass takes none
+  int step_count;
 };
 struct NarrowNetwork {
   const NarrowLayer* layers;
@@ -266,14 +286,6 @@ struct NarrowKernels {
 
 // Blocks are rows of `columns` elements one after another, in the type that is computed with.
 
-// Normalized rows are x, less its mean if `centered`, times a multiplier: one over the root of the mean square + eps.
-// weight and bias, in the type that is computed with, may be null.
-struct NormArguments {
-  bool centered;
-  double eps;
-  const void* weight;
-  const void* bias;
-};
 // What is dropped of a row: ops/sequential.h.
 struct DropoutArguments {
   uint64_t seed;

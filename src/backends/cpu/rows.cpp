@@ -3,7 +3,9 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
+#include "backends/cpu/choice.h"
 #include "backends/cpu/launch.h"
+#include "ops/matrix.h"
 
 namespace fastops::cpu {
 namespace {
@@ -20,20 +22,14 @@ class Vector {
   Tensor tensor_;
 };
 
-// The arguments of a launcher, and the tensors that they point into.
-class RowCall {
+// Steps as a launcher wants them, and the tensors that they point into.
+class StepList {
  public:
-  RowCall(std::span<const Step> steps, const Tensor& seed, const Tensor& x) {
+  explicit StepList(std::span<const Step> steps) {
     vectors_.reserve(2 * steps.size());
     for (const Step& step : steps) steps_.push_back(row_step(step));
-    call_.steps = {steps_.data(), steps_.size()};
-    call_.seed = seed.defined() ? static_cast<uint64_t>(*seed.const_data_ptr<int64_t>()) : 0;
-    call_.computed = x.scalar_type() == at::kDouble ? Dtype::float64 : Dtype::float32;
-    call_.columns = x.size(-1);
-    call_.rows = call_.columns == 0 ? 0 : x.numel() / call_.columns;
   }
-  const RowsCall& operator*() const { return call_; }
-  bool is_empty() const { return call_.rows == 0; }
+  operator std::span<const RowStep>() const { return {steps_.data(), steps_.size()}; }
 
  private:
   RowStep row_step(const Step& step) {
@@ -61,6 +57,23 @@ class RowCall {
 
   c10::SmallVector<RowStep, 6> steps_;
   std::vector<Vector> vectors_;
+};
+
+// The arguments of a launcher.
+class RowCall {
+ public:
+  RowCall(std::span<const Step> steps, const Tensor& seed, const Tensor& x) : steps_(steps) {
+    call_.steps = steps_;
+    call_.seed = seed.defined() ? static_cast<uint64_t>(*seed.const_data_ptr<int64_t>()) : 0;
+    call_.computed = x.scalar_type() == at::kDouble ? Dtype::float64 : Dtype::float32;
+    call_.columns = x.size(-1);
+    call_.rows = call_.columns == 0 ? 0 : x.numel() / call_.columns;
+  }
+  const RowsCall& operator*() const { return call_; }
+  bool is_empty() const { return call_.rows == 0; }
+
+ private:
+  StepList steps_;
   RowsCall call_{};
 };
 
@@ -130,6 +143,54 @@ SequentialSteps::RowGradients steps_on_rows_backward(std::span<const Step> steps
     if (bias.defined()) bias = bias.to(steps[i].bias.scalar_type());
   }
   return results;
+}
+
+std::optional<Tensor> try_sequential(const SequentialArguments& network, std::vector<Tensor>* saved) {
+  using Kind = Step::Kind;
+  const Tensor& input = network.input;
+  std::vector<Tensor> weights;
+  for (const Step& step : network.steps) {
+    const bool is_row_step = step.is_norm() || step.kind == Kind::scale || step.kind == Kind::activation;
+    if (step.kind == Kind::linear && step.weight.scalar_type() == input.scalar_type()) {
+      weights.push_back(step.weight);
+    } else if (!is_row_step) {
+      return std::nullopt;
+    }
+  }
+  if (!is_narrow_with_steps(input, weights)) return std::nullopt;
+
+  const std::vector<Segment> segments = network.segments();
+  std::vector<StepList> steps;
+  for (const Segment& segment : segments) steps.emplace_back(segment.rows);
+  c10::SmallVector<Layer, 6> layers;
+  std::vector<RowView> parameters;
+  parameters.reserve(2 * weights.size());
+  const auto result_like_input = [&](int64_t features) {
+    auto sizes = input.sizes().vec();
+    sizes.back() = features;
+    return empty_result(sizes, input);
+  };
+  if (!segments[0].rows.empty()) {
+    const int64_t features = input.size(-1);
+    layers.push_back({{{nullptr, 0}, nullptr, features, features}, Activation::identity, {}, false, {}, steps[0]});
+  }
+  for (size_t s = 1; s < segments.size(); ++s) {
+    const Step& product = *segments[s - 1].end;
+    const RowView& weight = parameters.emplace_back(product.weight);
+    const void* bias = nullptr;
+    if (product.bias.defined()) bias = ConstRows(parameters.emplace_back(product.bias)).data;
+    const int64_t outputs = product.weight.size(0);
+    Rows kept{nullptr, 0};
+    if (saved && segments[s].saved >= 0) kept = result_rows(saved->emplace_back(result_like_input(outputs)));
+    layers.push_back(
+        {{weight, bias, product.weight.size(1), outputs}, Activation::identity, {}, false, kept, steps[s]});
+  }
+  const Tensor output = result_like_input(layers.back().out_features);
+  const RowView rows(input);
+  TorchCaller caller;
+  narrow_mlp_forward(caller, {dtype_of(input), row_count(input), {layers.data(), layers.size()}}, rows,
+                     result_rows(output));
+  return output;
 }
 
 }  // namespace fastops::cpu

@@ -1,5 +1,7 @@
-// Steps on the rows of CPU tensors: members of SequentialSteps.
+// Steps on the rows of CPU tensors: members of SequentialSteps, and whole networks with them.
 #pragma once
+
+#include <optional>
 
 #include "ops/sequential.h"
 
@@ -10,5 +12,8 @@ Tensor steps_on_rows(std::span<const Step> steps, const Tensor& seed, const Tens
 SequentialSteps::RowGradients steps_on_rows_backward(std::span<const Step> steps, const Tensor& seed, const Tensor& x,
                                                      const Tensor& grad, const Tensor& added,
                                                      const SequentialSteps::Wanted& wanted);
+
+// The output of a narrow network; fills `saved` where given. nullopt is a network that goes step by step.
+std::optional<Tensor> try_sequential(const SequentialArguments& network, std::vector<Tensor>* saved);
 
 }  // namespace fastops::cpu

@@ -288,6 +288,54 @@ void for_each_panel(const NarrowNetwork& network, int64_t first_row, int64_t row
 
 // ---- networks ----
 
+// Rows of a panel, each by itself: sums over features are those of four vectors, as each addition waits for the one
+// before it.
+template <class S>
+void normalize(const NormArguments& norm, S* panel, int64_t features, int64_t stride) {
+  using V = typename Vec<S>::Base;
+  const V n(static_cast<S>(features));
+  const auto sum_of = [&](const S* x, auto term) FASTOPS_INLINE_LAMBDA {
+    V sums[4] = {V(S(0)), V(S(0)), V(S(0)), V(S(0))};
+    int64_t c = 0;
+    for (; c + 4 <= features; c += 4, x += 4 * stride) {
+      FASTOPS_UNROLL(4)
+      for (int k = 0; k < 4; ++k) sums[k] = sums[k] + term(V::loadu(x + k * stride));
+    }
+    for (; c < features; ++c, x += stride) sums[0] = sums[0] + term(V::loadu(x));
+    return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+  };
+  const auto* const weight = static_cast<const S*>(norm.weight);
+  const auto* const bias = static_cast<const S*>(norm.bias);
+  for (int64_t r = 0; r < stride; r += Vec<S>::width) {
+    S* x = panel + r;
+    const V mean = norm.centered ? sum_of(x, [](V value) { return value; }) / n : V(S(0));
+    const V squares = sum_of(x, [&](V value) { return (value - mean) * (value - mean); });
+    const V multiplier = V(S(1)) / (squares / n + V(static_cast<S>(norm.eps))).sqrt();
+    for (int64_t c = 0; c < features; ++c, x += stride) {
+      V value = (V::loadu(x) - mean) * multiplier;
+      if (weight) value = value * V(weight[c]);
+      if (bias) value = value + V(bias[c]);
+      value.store(x);
+    }
+  }
+}
+
+template <class S>
+void apply(const NarrowStep& step, S* panel, int64_t features, int64_t stride) {
+  using V = typename Vec<S>::Base;
+  switch (step.kind) {
+    case NarrowStep::Kind::activation:
+      return step.activation->forward(panel, panel, features * stride, step.params, /*stream=*/false);
+    case NarrowStep::Kind::norm:
+      return normalize(step.norm, panel, features, stride);
+    case NarrowStep::Kind::scale:
+      for (int64_t c = 0; c < features; ++c, panel += stride) {
+        const V factor(static_cast<const S*>(step.norm.weight)[c]);
+        for (int64_t r = 0; r < stride; r += Vec<S>::width) (V::loadu(panel + r) * factor).store(panel + r);
+      }
+  }
+}
+
 template <class Storage>
 void forward(const NarrowNetwork& network, ConstRows input, Rows output, int64_t first_row, int64_t rows, void* room) {
   using S = Compute<Storage>;
@@ -296,14 +344,22 @@ void forward(const NarrowNetwork& network, ConstRows input, Rows output, int64_t
     S* y = x + network.panel();
     read_panel<Storage>(input, panel, network.layers[0].in_features, x);
     for (const NarrowLayer& layer : std::span(network.layers, network.count)) {
-      const Factors<S> weight{static_cast<const S*>(layer.weight.data), layer.weight.stride, 1};
-      multiply<S>(weight, layer.in_features, layer.out_features, x, static_cast<const S*>(layer.bias), y, panel.stride);
+      if (layer.weight.data) {
+        const Factors<S> weight{static_cast<const S*>(layer.weight.data), layer.weight.stride, 1};
+        const auto* const bias = static_cast<const S*>(layer.bias);
+        multiply<S>(weight, layer.in_features, layer.out_features, x, bias, y, panel.stride);
+      } else {
+        std::swap(x, y);
+      }
       const auto keep = [&] { write_panel<Storage>(y, layer.kept, panel, layer.out_features); };
       if (layer.kept.data && !layer.keeps_output) keep();
       if (layer.activation) {
         layer.activation->forward(y, y, layer.out_features * panel.stride, layer.params, /*stream=*/false);
       }
       if (layer.kept.data && layer.keeps_output) keep();
+      for (const NarrowStep& step : std::span(layer.steps, layer.step_count)) {
+        apply(step, y, layer.out_features, panel.stride);
+      }
       std::swap(x, y);
     }
     write_panel<Storage>(x, output, panel, network.layers[network.count - 1].out_features);

@@ -21,17 +21,21 @@ class Narrow {
         dtype_(mlp.dtype),
         rows_(mlp.rows),
         kernels_(narrow_kernels(mlp.dtype)),
-        layers_(caller, mlp.layers.size()) {
+        layers_(caller, mlp.layers.size()),
+        steps_(caller, count_steps(mlp.layers)) {
     int64_t widest = mlp.layers[0].in_features;
     for (const Layer& layer : mlp.layers) {
       const bool identity = layer.activation == Activation::identity;
+      const NarrowStep* const first_step = steps_.end();
+      for (const RowStep& step : layer.steps) steps_.push_back(narrow_step(step, layer.out_features));
       layers_.push_back({as_computed(layer.weight, layer.out_features, layer.in_features),
                          layer.bias ? as_computed({layer.bias, 0}, 1, layer.out_features).data : nullptr,
                          layer.in_features, layer.out_features,
                          identity ? nullptr : &kernels(layer.activation, computed(dtype_)), layer.params,
-                         layer.keeps_output, layer.kept, layer.weight_grad != nullptr, layer.bias_grad != nullptr});
+                         layer.keeps_output, layer.kept, layer.weight_grad != nullptr, layer.bias_grad != nullptr,
+                         first_step, static_cast<int>(layer.steps.size())});
       widest = std::max(widest, layer.out_features);
-      features_ += layer.out_features;
+      features_ += layer.out_features * static_cast<int64_t>(1 + layer.steps.size());
       elements_ += layer.in_features * layer.out_features;
     }
     network_.layers = layers_.begin();
@@ -63,15 +67,38 @@ class Narrow {
   int64_t rows_;
   const NarrowKernels& kernels_;
   List<NarrowLayer> layers_;
-  int64_t features_ = 0;  // of all layers' outputs
+  List<NarrowStep> steps_;
+  int64_t features_ = 0;  // of all layers' outputs, and once more for each of their steps
   int64_t elements_ = 0;  // of all weights
   NarrowNetwork network_{};
 
  private:
+  static size_t count_steps(std::span<const Layer> layers) {
+    size_t count = 0;
+    for (const Layer& layer : layers) count += layer.steps.size();
+    return count;
+  }
+
+  NarrowStep narrow_step(const RowStep& step, int64_t features) {
+    const auto vector = [&](RowVector v) { return as_computed({v.data, 0}, 1, features, v.dtype).data; };
+    const NormArguments norm{step.centered, step.eps, vector(step.weight), vector(step.bias)};
+    switch (step.kind) {
+      case RowStep::Kind::activation:
+        return {NarrowStep::Kind::activation, &kernels(step.activation, computed(dtype_)), step.params, norm};
+      case RowStep::Kind::norm:
+        return {NarrowStep::Kind::norm, nullptr, {}, norm};
+      default:
+        return {NarrowStep::Kind::scale, nullptr, {}, norm};
+    }
+  }
+
   ConstRows as_computed(ConstRows matrix, int64_t rows, int64_t columns) {
-    if (dtype_ == computed(dtype_)) return matrix;
-    const Rows copy = take_rows(caller_, computed(dtype_), rows, columns);
-    gemm_kernels(dtype_).convert(matrix, rows, columns, copy);
+    return as_computed(matrix, rows, columns, dtype_);
+  }
+  ConstRows as_computed(ConstRows matrix, int64_t rows, int64_t columns, Dtype dtype) {
+    if (!matrix.data || dtype == computed(dtype)) return matrix;
+    const Rows copy = take_rows(caller_, computed(dtype), rows, columns);
+    gemm_kernels(dtype).convert(matrix, rows, columns, copy);
     return constant(copy);
   }
 };
