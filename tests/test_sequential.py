@@ -359,24 +359,27 @@ def test_keeps_products_and_sums(device: Any) -> None:
 
 
 @pytest.mark.skipif(torch.float64 not in DTYPES, reason="a 16-bit type beside float32 is the same everywhere")
-def test_products_take_their_weights_dtype(device: Any) -> None:
+@pytest.mark.parametrize(
+    ("steps", "output_dtype"),
+    [("residual layer_norm linear gelu linear add", torch.float32), ("layer_norm linear gelu linear", torch.bfloat16)],
+)
+def test_products_take_their_weights_dtype(steps: str, output_dtype: torch.dtype, device: Any) -> None:
     """As under autocast: 16-bit products, a residual and norms in float32."""
     network = blocks(16, 8, torch.float32, device)
     parameters = [
         tensor.bfloat16() if i in (2, 3, 4, 5) and tensor is not None else tensor
         for i, tensor in enumerate(network.parameters)
     ]
-    steps = "residual layer_norm linear gelu linear add"
     leaves = [network.input.requires_grad_(), *(tensor.detach().requires_grad_() for tensor in parameters[:6])]
     output = ops.sequential(leaves[0], leaves[1:], steps, [1e-2])
-    assert output.dtype == torch.float32
+    assert output.dtype == output_dtype
     with torch.autocast(device.type, torch.bfloat16):
         again = ops.sequential(leaves[0], [tensor.float() for tensor in leaves[1:]], steps, [1e-2])
     assert_same_bits(output.detach(), again.detach())
-    exact = Steps(leaves[0], leaves[1:], steps, [1e-2], network.grad)
+    exact = Steps(leaves[0], leaves[1:], steps, [1e-2], network.grad.to(output_dtype))
     expected, expected_grads = exact.expected()
     torch.testing.assert_close(output.detach().cpu().double(), expected, rtol=0.02, atol=0.02)
-    grads = torch.autograd.grad(output, leaves, network.grad)
+    grads = torch.autograd.grad(output, leaves, exact.grad)
     for grad, leaf, value in zip(grads, leaves, expected_grads, strict=True):
         assert grad.dtype == leaf.dtype
         torch.testing.assert_close(grad.cpu().double(), value, rtol=0.05, atol=0.05 * value.abs().max().item())
