@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import fastops
-from checks import assert_meta_agrees, assert_same_bits, kept_tensors
+from checks import assert_meta_agrees, assert_same_bits, kept_tensors, products
 from expected import sequential_reference
 from reference import ACTIVATIONS
 from strategies import (
@@ -302,7 +302,8 @@ def test_narrow(
             assert_same_bits(ops.sequential(*network.arguments), output.detach())
     for i, (result, value) in enumerate(zip(results[1], [expected, *expected_grads], strict=True)):
         assert_close(result.to(dtype), value, f"result {i}")
-    assert_same_bits(results[3][0], results[1][0])
+    if products(device) == "own":
+        assert_same_bits(results[3][0], results[1][0])
     assert_meta_agrees(ops.sequential_forward(*network.arguments), ops.sequential_forward, *network.arguments)
 
 

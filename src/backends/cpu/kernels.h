@@ -244,7 +244,7 @@ struct NarrowStep {
 
 // z = h @ weight.T + bias, f(z), and the steps on that.
 struct NarrowLayer {
-  ConstRows weight;  // [out_features, in_features]; null where there are only steps
+  ConstRows weight;  // [out_features, in_features]
   const void* bias;  // may be null
   int64_t in_features;
   int64_t out_features;
@@ -256,6 +256,7 @@ struct NarrowLayer {
   bool sums_bias;
   const NarrowStep* steps;  // the backward pass takes none
   int step_count;
+  bool only_steps;  // whether there is nothing before them: no product
 };
 struct NarrowNetwork {
   const NarrowLayer* layers;

@@ -129,8 +129,10 @@ struct Layer : Linear {
   ActivationParams params;
   bool keeps_output;  // whether `kept` is f(z), else it is z
   Rows kept;  // [rows, out_features]: written by the forward pass where it is not null, read by the backward pass
-  // What comes after the activation in the forward pass of a narrow network: no dropout.
+  // What comes after the activation in the forward pass of a narrow network, no dropout; and whether there is nothing
+  // before that.
   std::span<const RowStep> steps = {};
+  bool only_steps = false;
 };
 
 struct MlpCall {
@@ -144,7 +146,7 @@ FASTOPS_KERNELS_API void mlp_forward(Caller&, const MlpCall&, ConstRows input, R
 FASTOPS_KERNELS_API void mlp_backward(Caller&, const MlpCall&, ConstRows input, ConstRows grad_output, Rows input_grad);
 
 // The same of a narrow network, whose rows go through all layers in vectors (NarrowKernels). Where its kernels are not
-// null. In the forward pass, a layer's weight may be null, where there are only its steps.
+// null.
 FASTOPS_KERNELS_API void narrow_mlp_forward(Caller&, const MlpCall&, ConstRows input, Rows output);
 FASTOPS_KERNELS_API void narrow_mlp_backward(Caller&, const MlpCall&, ConstRows input, ConstRows grad_output,
                                              Rows input_grad);

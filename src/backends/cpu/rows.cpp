@@ -172,7 +172,8 @@ std::optional<Tensor> try_sequential(const SequentialArguments& network, std::ve
   };
   if (!segments[0].rows.empty()) {
     const int64_t features = input.size(-1);
-    layers.push_back({{{nullptr, 0}, nullptr, features, features}, Activation::identity, {}, false, {}, steps[0]});
+    layers.push_back(
+        {{{nullptr, 0}, nullptr, features, features}, Activation::identity, {}, false, {}, steps[0], true});
   }
   for (size_t s = 1; s < segments.size(); ++s) {
     const Step& product = *segments[s - 1].end;

@@ -344,12 +344,12 @@ void forward(const NarrowNetwork& network, ConstRows input, Rows output, int64_t
     S* y = x + network.panel();
     read_panel<Storage>(input, panel, network.layers[0].in_features, x);
     for (const NarrowLayer& layer : std::span(network.layers, network.count)) {
-      if (layer.weight.data) {
+      if (layer.only_steps) {
+        std::swap(x, y);
+      } else {
         const Factors<S> weight{static_cast<const S*>(layer.weight.data), layer.weight.stride, 1};
         const auto* const bias = static_cast<const S*>(layer.bias);
         multiply<S>(weight, layer.in_features, layer.out_features, x, bias, y, panel.stride);
-      } else {
-        std::swap(x, y);
       }
       const auto keep = [&] { write_panel<Storage>(y, layer.kept, panel, layer.out_features); };
       if (layer.kept.data && !layer.keeps_output) keep();

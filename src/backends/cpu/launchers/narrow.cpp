@@ -33,7 +33,7 @@ class Narrow {
                          layer.in_features, layer.out_features,
                          identity ? nullptr : &kernels(layer.activation, computed(dtype_)), layer.params,
                          layer.keeps_output, layer.kept, layer.weight_grad != nullptr, layer.bias_grad != nullptr,
-                         first_step, static_cast<int>(layer.steps.size())});
+                         first_step, static_cast<int>(layer.steps.size()), layer.only_steps});
       widest = std::max(widest, layer.out_features);
       features_ += layer.out_features * static_cast<int64_t>(1 + layer.steps.size());
       elements_ += layer.in_features * layer.out_features;
