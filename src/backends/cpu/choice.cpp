@@ -150,7 +150,7 @@ bool could_be_narrow(const at::Tensor& input, at::TensorList weights) {
          std::none_of(weights.begin(), weights.end(), is_wide);
 }
 
-// What is left of a vector by the last rows are less than a quarter of what is computed.
+// Whether rows fill three quarters of the vectors that they take.
 bool fill_vectors(int64_t rows, int64_t vector) {
   const int64_t computed = (rows + vector - 1) / vector * vector;
   return 4 * rows >= 3 * computed;
