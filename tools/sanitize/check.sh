@@ -106,7 +106,7 @@ for kind in ${kinds[*]}; do
   step "sanitize: $kind: tests"
   case $kind in
     address)
-      address tests/test_{activation,bias_act,gated_act,mlp,gated_mlp,memory,threads}.py
+      address tests/test_{activation,bias_act,gated_act,mlp,gated_mlp,sequential,memory,threads}.py
       [[ $quick ]] || address tests/test_{autograd{,_in_place,_threads},mixed_precision,storages,far_apart}.py
       breaks address src/backends/cpu/launchers/elementwise.cpp "end - begin, call" "end - begin + 1, call" \
         tests/test_activation.py -k test_forward

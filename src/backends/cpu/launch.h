@@ -82,6 +82,34 @@ class RowView {
   int64_t stride_;
 };
 
+// A layer's weight and bias, copied where a launcher cannot take them as they are.
+class Parameters {
+ public:
+  Parameters(const at::Tensor& weight, const at::Tensor& bias)
+      : weight_(weight), out_features_(weight.size(0)), bias_(bias.defined() ? bias.contiguous() : bias) {}
+
+  // With the memory of their gradients.
+  Linear linear(const at::Tensor& weight_grad = {}, const at::Tensor& bias_grad = {}) const {
+    const auto data_of = [](const at::Tensor& result) {
+      return result.defined() ? result.mutable_data_ptr() : nullptr;
+    };
+    const void* const bias = bias_.defined() ? bias_.const_data_ptr() : nullptr;
+    return {weight_, bias, weight_.columns(), out_features_, data_of(weight_grad), data_of(bias_grad)};
+  }
+
+ private:
+  RowView weight_;
+  int64_t out_features_;
+  at::Tensor bias_;  // undefined if there is none
+};
+
+// A result with the input's leading dimensions.
+inline at::Tensor rows_result(const at::Tensor& input, int64_t features) {
+  auto sizes = input.sizes().vec();
+  sizes.back() = features;
+  return empty_result(sizes, input);
+}
+
 // The rows of a result, which must be evenly spaced; none of an undefined tensor. A lazy clone (copy on write) gets
 // memory of its own here: outside of a parallel region, where PyTorch forbids it, and before the same tensor is looked
 // at as an input, whose data would be left behind.

@@ -30,32 +30,6 @@ std::vector<Tensor> without_undefined(std::vector<Tensor> results) {
   return results;
 }
 
-// A result with the input's leading dimensions.
-Tensor rows_result(const Tensor& input, int64_t features) {
-  auto sizes = input.sizes().vec();
-  sizes.back() = features;
-  return empty_result(sizes, input);
-}
-
-void* data_of(const Tensor& result) { return result.defined() ? result.mutable_data_ptr() : nullptr; }
-
-// A layer's weight and bias, copied where a launcher cannot take them as they are.
-class Parameters {
- public:
-  Parameters(const Tensor& weight, const Tensor& bias)
-      : weight_(weight), out_features_(weight.size(0)), bias_(bias.defined() ? bias.contiguous() : bias) {}
-
-  Linear linear(const Tensor& weight_grad = {}, const Tensor& bias_grad = {}) const {
-    const void* const bias = bias_.defined() ? bias_.const_data_ptr() : nullptr;
-    return {weight_, bias, weight_.columns(), out_features_, data_of(weight_grad), data_of(bias_grad)};
-  }
-
- private:
-  RowView weight_;
-  int64_t out_features_;
-  Tensor bias_;  // undefined if there is none
-};
-
 // ---- mlp and mlp_jet: one network, or those of an ensemble, one after another in memory ----
 
 // The matrices [..., columns] of the networks. An undefined tensor is none.

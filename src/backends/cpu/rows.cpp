@@ -163,13 +163,7 @@ std::optional<Tensor> try_sequential(const SequentialArguments& network, std::ve
   std::vector<StepList> steps;
   for (const Segment& segment : segments) steps.emplace_back(segment.rows);
   c10::SmallVector<Layer, 6> layers;
-  std::vector<RowView> parameters;
-  parameters.reserve(2 * weights.size());
-  const auto result_like_input = [&](int64_t features) {
-    auto sizes = input.sizes().vec();
-    sizes.back() = features;
-    return empty_result(sizes, input);
-  };
+  std::vector<Parameters> parameters;
   if (!segments[0].rows.empty()) {
     const int64_t features = input.size(-1);
     layers.push_back(
@@ -177,16 +171,13 @@ std::optional<Tensor> try_sequential(const SequentialArguments& network, std::ve
   }
   for (size_t s = 1; s < segments.size(); ++s) {
     const Step& product = *segments[s - 1].end;
-    const RowView& weight = parameters.emplace_back(product.weight);
-    const void* bias = nullptr;
-    if (product.bias.defined()) bias = ConstRows(parameters.emplace_back(product.bias)).data;
-    const int64_t outputs = product.weight.size(0);
+    const Linear linear = parameters.emplace_back(product.weight, product.bias).linear();
     Rows kept{nullptr, 0};
-    if (saved && segments[s].saved >= 0) kept = result_rows(saved->emplace_back(result_like_input(outputs)));
-    layers.push_back(
-        {{weight, bias, product.weight.size(1), outputs}, Activation::identity, {}, false, kept, steps[s]});
+    if (saved && segments[s].saved >= 0)
+      kept = result_rows(saved->emplace_back(rows_result(input, linear.out_features)));
+    layers.push_back({linear, Activation::identity, {}, false, kept, steps[s]});
   }
-  const Tensor output = result_like_input(layers.back().out_features);
+  const Tensor output = rows_result(input, layers.back().out_features);
   const RowView rows(input);
   TorchCaller caller;
   narrow_mlp_forward(caller, {dtype_of(input), row_count(input), {layers.data(), layers.size()}}, rows,
