@@ -173,8 +173,9 @@ std::optional<Tensor> try_sequential(const SequentialArguments& network, std::ve
     const Step& product = *segments[s - 1].end;
     const Linear linear = parameters.emplace_back(product.weight, product.bias).linear();
     Rows kept{nullptr, 0};
-    if (saved && segments[s].saved >= 0)
+    if (saved && segments[s].saved >= 0) {
       kept = result_rows(saved->emplace_back(rows_result(input, linear.out_features)));
+    }
     layers.push_back({linear, Activation::identity, {}, false, kept, steps[s]});
   }
   const Tensor output = rows_result(input, layers.back().out_features);

@@ -3,7 +3,7 @@
 //
 // Means and variances are sums of one vector's elements over a row, or of 4 vectors' where the row is longer than 16,
 // in two passes over it in the cache: the error is that of 16, or about n / (4 * width), additions. Sums over rows are
-// those of a block, added up for a part and then for all.
+// those of a block, of norms those of up to four rows, added up for a part and then for all.
 #include <algorithm>
 #include <array>
 #include <cmath>

@@ -46,7 +46,18 @@ class RowSteps {
   // Whether a matrix is a block already, of all rows: what steps read or write need not be copied.
   template <class Matrix>
   bool is_block(const Typed<Matrix>& matrix) const {
-    return matrix.rows.data && matrix.dtype == call_.computed && matrix.rows.stride == call_.columns;
+    return !call_.steps.empty() && matrix.rows.data && matrix.dtype == call_.computed &&
+           matrix.rows.stride == call_.columns;
+  }
+  // Rows of a matrix as a block: where they lie, or copied to one.
+  const void* read(Typed<ConstRows> source, int64_t row, int64_t rows, void* block) const {
+    if (is_block(source)) return from_row(source.rows, row, source.dtype).data;
+    widen(source, row, rows, /*add=*/false, block);
+    return block;
+  }
+  // Where a block becomes rows of a matrix: their own place, or one from which they are copied.
+  void* place(Typed<Rows> target, int64_t row, void* block) const {
+    return is_block(target) ? from_row(target.rows, row, target.dtype).data : block;
   }
 
   // f(row, rows) for each block of rows from `begin` to `end`.
@@ -81,13 +92,8 @@ class RowsForward : RowSteps {
       for (int64_t part = first; part < last; ++part) {
         void* const block = blocks + part * block_bytes_;
         for_each_block(parts.begin(part), parts.end(part), [&](int64_t row, int64_t rows) {
-          const void* value = block;
-          if (steps > 0 && is_block(x)) {
-            value = from_row(x.rows, row, x.dtype).data;
-          } else {
-            widen(x, row, rows, /*add=*/false, block);
-          }
-          void* const result = steps > 0 && is_block(y) ? from_row(y.rows, row, y.dtype).data : block;
+          const void* value = read(x, row, rows, block);
+          void* const result = place(y, row, block);
           for (size_t i = 0; i < steps; ++i) {
             void* const next = i + 1 < steps ? block : result;
             apply(i, value, next, row, rows);
@@ -173,13 +179,8 @@ class RowsBackward : RowSteps {
     if (value_.rows.data) narrow(input(own, steps, row), row, rows, value_);
     if (!grad_.rows.data) return;
     void* const between = block(own, steps + 1);
-    const void* grad = between;
-    if (steps > 0 && is_block(grad_)) {
-      grad = from_row(grad_.rows, row, grad_.dtype).data;
-    } else {
-      widen(grad_, row, rows, /*add=*/false, between);
-    }
-    void* const dx = steps > 0 && is_block(dx_) ? from_row(dx_.rows, row, dx_.dtype).data : between;
+    const void* grad = read(grad_, row, rows, between);
+    void* const dx = place(dx_, row, between);
     char* sums = sums_of(own) + sums_ * row_bytes_;
     for (size_t i = steps; i-- > 0;) {
       const auto sums_for = [&](void* gradient) { return gradient ? sums -= row_bytes_ : nullptr; };
