@@ -158,6 +158,24 @@ def test_variables(form: Any, device: Any) -> None:
     assert_same(module, reference, device)
 
 
+class Unbound(Layers):
+    """A variable that is read before it has a value."""
+
+    def forward(self, x):
+        hidden = self.act(self.fc1(hidden(x)))  # noqa: F821
+        return self.fc2(hidden)
+
+
+@pytest.mark.parametrize("is_global", [False, True])
+def test_unbound_variable(is_global: bool, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not become the global one of its name."""
+    if is_global:
+        monkeypatch.setitem(globals(), "hidden", torch.cos)
+    module, _, _ = converted(Unbound, device)
+    with pytest.raises(UnboundLocalError):
+        module(batch(device))
+
+
 def test_other_arguments(device: Any) -> None:
     """The arguments of a forward remain its own: optional ones, by position and by keyword."""
     module, reference, _ = converted(lambda: Statements().eval(), device)

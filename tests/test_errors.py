@@ -255,6 +255,13 @@ def test_missing_output(make: Make) -> None:
         call("mlp_backward", {**ARGUMENTS["mlp_backward"](make), "output": None})
 
 
+def test_output_not_needed(make: Make) -> None:
+    """Where it is not, it must fit all the same."""
+    with raises(ValueError, "mlp_backward", "output"):
+        changed = {"output_activation": "identity", "output_params": [], "output": make(3, 5)}
+        call("mlp_backward", {**ARGUMENTS["mlp_backward"](make), **changed})
+
+
 @pytest.mark.parametrize("order", [0, 4, -1])
 def test_bad_order(order: int, make: Make) -> None:
     """activation_backward has derivatives of orders 1 to 3."""

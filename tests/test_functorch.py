@@ -23,6 +23,7 @@ from torch.func import (
     vjp,
     vmap,
 )
+from torch.utils._pytree import tree_leaves
 
 import fastops
 from sample import Sample, close
@@ -229,6 +230,20 @@ def test_functionalize(sample: Sample, device: Any) -> None:
     """Functionalization does not change the result."""
     tensors = sample.tensors(device)
     close(functionalize(sample.call)(*tensors), sample.reference(*tensors))
+
+
+@each_differentiable_sample
+@pytest.mark.feature("functionalize")
+def test_gradient_of_functionalized_jacobian(sample: Sample, device: Any) -> None:
+    """What functionalization wraps may be differentiated outside of it."""
+    tensors = sample.tensors(device)
+    some = positions(tensors)[: (len(tensors) + 1) // 2]
+
+    def gradient(function: Callable[..., tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        jacobian = functionalize(lambda *xs: tree_leaves(jacrev(function, some)(*xs)))
+        return grad(scalar(jacobian), positions(tensors))(*tensors)
+
+    close(*[gradient(f) for f in (sample.call, sample.reference)])
 
 
 # ---- what only some ops have ----

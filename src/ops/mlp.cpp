@@ -122,7 +122,7 @@ MlpBackwardArguments MlpBackward::checked() const {
                     ": output must be given for output_activation ", output_activation);
   MlpGradientArguments gradients =
       check_gradients(name, mlp, grad_output, saved, last + (mlp.saves(last) ? 1 : 0), output_mask);
-  if (mlp.needs_output()) check_layer_tensor(name, "output", kept_output, mlp, last);
+  if (kept_output.defined()) check_layer_tensor(name, "output", kept_output, mlp, last);
   return {std::move(mlp), std::move(gradients), kept_output};
 }
 

@@ -4,6 +4,7 @@
 // written. The public way, torch.library.register_vmap, is for vmap alone, and goes through Python.
 #pragma once
 
+#include <ATen/FunctionalTensorWrapper.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/functorch/BatchedTensorImpl.h>  // a batched tensor
 #include <ATen/functorch/DynamicLayer.h>       // the level of the innermost transform
@@ -119,12 +120,14 @@ class Vmap {
   std::optional<c10::SymInt> size_;
 };
 
-// Whether a level outside of this vmap may differentiate what is computed from the unwrapped tensors.
+// Whether a level outside of this vmap may differentiate what is computed from the unwrapped tensors. What a functional
+// tensor stands for is not known before all that was written to its base has been.
 inline bool may_be_differentiated(const at::Tensor& tensor) {
   if (!tensor.defined()) return false;
   at::Tensor value = tensor;
   while (const auto* batched = at::functorch::maybeGetBatchedImpl(value)) value = batched->value();
-  return at::functorch::maybeGetTensorWrapper(value) || value.requires_grad() || value._fw_grad(0).defined();
+  return at::functionalization::impl::isFunctionalTensor(value) || at::functorch::maybeGetTensorWrapper(value) ||
+         value.requires_grad() || value._fw_grad(0).defined();
 }
 inline bool may_be_differentiated(at::TensorList tensors) {
   for (const at::Tensor& tensor : tensors) {

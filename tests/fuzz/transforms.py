@@ -386,6 +386,8 @@ def compare(
     if error is not None:
         if "aten::detach_copy" in str(error):  # of the sample, which detaches what an op saves
             return category("what PyTorch refuses")
+        if "symbolic sizes" in str(error) and "slice_backward" in str(error):  # batched twice, as PyTorch's own slices
+            return category("what PyTorch refuses")
         raise AssertionError(f"{type(error).__name__}: {error}") from error
     assert len(actual) == len(expected)
     for i, (result, other) in enumerate(zip(actual, expected, strict=True)):

@@ -190,6 +190,12 @@ class _Rewriter(ast.NodeTransformer):
                 place = node.lineno, node.col_offset
                 self.last_loads[node.id] = max(place, self.last_loads.get(node.id, place))
         names = [node for node in ast.walk(definition) if isinstance(node, ast.Name)]
+        arguments = [node for node in ast.walk(definition.args) if isinstance(node, ast.arg)]
+        self.first_stores = {argument.arg: (0, 0) for argument in arguments}
+        for node in names:
+            if not isinstance(node.ctx, ast.Load):
+                place = node.lineno, node.col_offset
+                self.first_stores[node.id] = min(place, self.first_stores.get(node.id, place))
         loads = collections.Counter(node.id for node in names if isinstance(node.ctx, ast.Load))
         stores = collections.Counter(node.id for node in names if not isinstance(node.ctx, ast.Load))
         self.counts: dict[str, tuple[int, int]] = {name: (loads[name], stores[name]) for name in loads | stores}
@@ -281,7 +287,9 @@ class _Rewriter(ast.NodeTransformer):
         """The variable that a statement gives the value of a chain."""
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=value) if name not in self.shared and links(value).steps:
-                return name
+                # Without the statement that makes it a local variable, it would be read as a global one.
+                is_bound = self.first_stores[name] < (node.lineno, node.col_offset) or not reads(value, name)
+                return name if is_bound else None
         return None
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
