@@ -256,23 +256,18 @@ NARROW = [
     ("layer_norm scale linear gelu layer_norm linear tanh scale", (5, 9, 3)),
     ("linear relu linear", (3, 128, 1)),
     ("rms_norm silu linear layer_norm linear sigmoid layer_norm", (2, 20, 70)),
+    ("dropout linear tanh dropout linear dropout", (6, 70, 3)),
+    ("linear residual layer_norm linear tanh dropout add residual elu rms_norm linear add linear", (17, 24, 24, 24, 6)),
+    ("residual residual scale linear gelu add dropout linear sigmoid scale add", (12, 12, 12)),
+    ("linear residual add residual linear silu add", (4, 9, 9)),
 ]
+each_narrow = pytest.mark.parametrize(("steps", "sizes"), NARROW)
 
 
-@every_dtype
-@pytest.mark.parametrize("rows", [16, 21, 1030])
-@pytest.mark.parametrize(("steps", "sizes"), NARROW)
-@pytest.mark.parametrize("with_vectors", [True, False])
-def test_narrow(
-    steps: str,
-    sizes: tuple[int, ...],
-    rows: int,
-    with_vectors: bool,
-    dtype: torch.dtype,
-    device: Any,
-    restore_threads: None,
-) -> None:
-    """Few features, which vectors of rows are for: nothing around the input is read, and threads change nothing."""
+def narrow_network(
+    steps: str, sizes: tuple[int, ...], rows: int, with_vectors: bool, dtype: torch.dtype, device: Any
+) -> Steps:
+    """A network with or without biases and norms' vectors, whose input is part of a tensor."""
     vector_dtype = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
     parameters: list[Tensor | None] = []
     params: list[float] = []
@@ -288,9 +283,28 @@ def test_narrow(
                 needed = with_vectors or step == "scale"
                 parameters.append(random_tensor((width,), vector_dtype, device, len(parameters)) if needed else None)
             params += [1e-2] if step.endswith("norm") else []
+        elif step in ("dropout", "elu"):
+            params.append(0.3)
     input, grad = (random_tensor((rows, size), dtype, device, seed=20 + size) for size in (sizes[0], sizes[-1]))
-    input = F.pad(input, (0, 3), value=math.nan)[:, :-3]
-    network = Steps(input, parameters, steps, params, grad)
+    return Steps(F.pad(input, (0, 3), value=math.nan)[:, :-3], parameters, steps, params, grad)
+
+
+@every_dtype
+@pytest.mark.parametrize("rows", [16, 21, 1030])
+@each_narrow
+@pytest.mark.parametrize("with_vectors", [True, False])
+def test_narrow(
+    steps: str,
+    sizes: tuple[int, ...],
+    rows: int,
+    with_vectors: bool,
+    dtype: torch.dtype,
+    device: Any,
+    restore_threads: None,
+) -> None:
+    """Few features, which vectors of rows are for: nothing around the input is read, and threads change nothing."""
+    network = narrow_network(steps, sizes, rows, with_vectors, dtype, device)
+    grad = network.grad
     expected, expected_grads = network.expected()
     leaves = [tensor.requires_grad_() for tensor in network.tensors]
     results = {}
@@ -305,6 +319,22 @@ def test_narrow(
     if products(device) == "own":
         assert_same_bits(results[3][0], results[1][0])
     assert_meta_agrees(ops.sequential_forward(*network.arguments), ops.sequential_forward, *network.arguments)
+
+
+@each_narrow
+def test_wanted_gradients(steps: str, sizes: tuple[int, ...], device: Any) -> None:
+    """Which gradients are wanted changes none of them."""
+    network = narrow_network(steps, sizes, 50, True, torch.float32, device)
+    *arguments, seed = network.arguments
+    _, saved = ops.sequential_forward(*arguments, seed)
+    input, parameters, *rest = arguments
+    everything = [True] + [parameter is not None for parameter in parameters]
+    backward = lambda mask: ops.sequential_backward(network.grad, input, parameters, saved, *rest, seed, mask)  # noqa: E731
+    results = iter(backward(everything))
+    for i, wanted in enumerate(everything):
+        if wanted:
+            [alone] = backward([i == k for k in range(len(everything))])
+            assert_same_bits(alone, next(results))
 
 
 @every_dtype

@@ -50,6 +50,7 @@
 //     static std::optional<GatedMlpForward::Result> try_gated_mlp(const GatedMlpArguments& mlp, bool saves);
 //     static std::optional<std::vector<Tensor>> try_gated_mlp_backward(const GatedMlpBackwardArguments& mlp);
 //     static std::optional<Tensor> try_sequential(const SequentialArguments& network, std::vector<Tensor>* saved);
+//     static std::optional<std::vector<Tensor>> try_sequential_backward(const SequentialBackwardArguments& network);
 //
 //     // The members of SequentialSteps with these names.
 //     static Tensor rows(...);
@@ -254,6 +255,9 @@ struct DeviceOps {
   }
   static std::vector<Tensor> sequential_backward(const SequentialBackwardArguments& network) {
     [[maybe_unused]] const auto guard = guard_for<Device>(network.input);
+    if constexpr (requires { &Device::try_sequential_backward; }) {
+      if (auto grads = Device::try_sequential_backward(network)) return *std::move(grads);
+    }
     return layered_sequential_backward(network, sequential_steps_of<Device>());
   }
 };

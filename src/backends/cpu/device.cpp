@@ -129,6 +129,7 @@ struct Device {
   static constexpr auto rows = steps_on_rows;
   static constexpr auto rows_backward = steps_on_rows_backward;
   static constexpr auto try_sequential = cpu::try_sequential;
+  static constexpr auto try_sequential_backward = cpu::try_sequential_backward;
 };
 
 }  // namespace

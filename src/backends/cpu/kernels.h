@@ -231,16 +231,32 @@ struct NormArguments {
   const void* bias;
 };
 
+// What is dropped of a row: ops/sequential.h.
+struct DropoutArguments {
+  uint64_t seed;
+  uint32_t stream;
+  uint32_t threshold;
+  double scale;
+};
+
 // ---- narrow networks ----
 
 // Parameters are in the type that is computed with, and so are the activations' kernels.
 struct NarrowStep {
-  enum class Kind { activation, norm, scale };
+  enum class Kind { activation, norm, scale, dropout };
   Kind kind;
   const Kernels* activation;
   ActivationParams params;
   NormArguments norm;  // of a scale, its weight
+  DropoutArguments dropout;
+  bool sums_weight;  // what gradients are wanted, of a norm or a scale
+  bool sums_bias;
+
+  FASTOPS_ALWAYS_INLINE int sums() const { return sums_weight + sums_bias; }
 };
+
+// What a layer ends with: nothing, h kept for a later one, or + what was kept last.
+enum class NarrowEnd { none, residual, add };
 
 // z = h @ weight.T + bias, f(z), and the steps on that.
 struct NarrowLayer {
@@ -254,17 +270,32 @@ struct NarrowLayer {
   Rows kept;          // in the storage type: what the forward pass writes, if not null, and the backward pass reads
   bool sums_weight;   // what gradients are wanted
   bool sums_bias;
-  const NarrowStep* steps;  // the backward pass takes none
+  const NarrowStep* steps;  // where there are any, the activation is one of them
   int step_count;
   bool only_steps;  // whether there is nothing before them: no product
+  NarrowEnd end;
+
+  // Gradients of vectors that are wanted.
+  FASTOPS_ALWAYS_INLINE int64_t vector_sums() const {
+    int64_t count = sums_bias;
+    for (int i = 0; i < step_count; ++i) count += steps[i].sums();
+    return count;
+  }
 };
 struct NarrowNetwork {
   const NarrowLayer* layers;
   int count;
   int64_t widest;      // features, or more; in whole vectors
   int64_t panel_rows;  // the most that go through all layers together; in whole vectors
+  int most_steps;      // of a layer
+  int most_kept;       // residuals at a time
 
   FASTOPS_ALWAYS_INLINE int64_t panel() const { return widest * panel_rows; }
+  // What kernels need room for.
+  FASTOPS_ALWAYS_INLINE int64_t forward_room() const { return (2 + most_kept) * panel(); }
+  FASTOPS_ALWAYS_INLINE int64_t backward_room() const {
+    return (3 + most_kept) * panel() + (most_steps > 0 ? (1 + most_steps) * panel() + most_steps * panel_rows : 0);
+  }
 };
 struct NarrowGradients {
   ConstRows input;
@@ -276,24 +307,15 @@ struct NarrowGradients {
 struct NarrowKernels {
   int64_t vector;     // the numbers of a vector
   int64_t tile_rows;  // the rows that products take at once, in whole vectors
-  // Needs room for 2 panels.
   void (*forward)(const NarrowNetwork&, ConstRows input, Rows output, int64_t first_row, int64_t rows, void* room);
-  // From the last layer down to `first_layer`. Needs room for 3 panels, and a vector for each feature of those layers.
-  // sums: the gradients from these rows, of each layer's weight, whose rows are whole vectors, and bias, as far as they
-  // are wanted, one after another.
+  // From the last layer down to `first_layer`. Needs room for a vector for each number of the vectors' sums, too.
+  // sums: the gradients from these rows, of each layer's weight, whose rows are whole vectors, its bias, and its steps'
+  // weight and bias, as far as they are wanted, one after another.
   void (*backward)(const NarrowNetwork&, int first_layer, const NarrowGradients&, int64_t first_row, int64_t rows,
                    void* sums, void* room);
 };
 
 // Blocks are rows of `columns` elements one after another, in the type that is computed with.
-
-// What is dropped of a row: ops/sequential.h.
-struct DropoutArguments {
-  uint64_t seed;
-  uint32_t stream;
-  uint32_t threshold;
-  double scale;
-};
 
 // Steps on rows, for one storage type.
 struct RowKernels {

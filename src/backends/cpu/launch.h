@@ -120,4 +120,10 @@ inline Rows result_rows(const at::Tensor& tensor) {
   return {tensor.mutable_data_ptr(), *stride};
 }
 
+// The results that are wanted, in their order.
+inline std::vector<at::Tensor> without_undefined(std::vector<at::Tensor> results) {
+  std::erase_if(results, [](const at::Tensor& result) { return !result.defined(); });
+  return results;
+}
+
 }  // namespace fastops::cpu

@@ -99,14 +99,14 @@ struct Typed {
 FASTOPS_KERNELS_API void rows_forward(Caller&, const RowsCall&, Typed<ConstRows> x, Typed<ConstRows> added,
                                       Typed<Rows> y);
 
-// The gradients of the vectors of a step, in the type that is computed with.
+// The gradients of the vectors of a step; null where nobody wants them.
 struct RowStepGradients {
   void* weight;
   void* bias;
 };
-// dx = the gradient of x + added; value = the steps' result for x; and the vectors' gradients, for each step, which
-// have the same bits for every number of threads. Null is what there is not, or what nobody wants. x may be null where
-// there are dropouts alone, and grad where only the value is wanted.
+// dx = the gradient of x + added; value = the steps' result for x; and the vectors' gradients, for each step, in the
+// type that is computed with, which have the same bits for every number of threads. Null is what there is not, or what
+// nobody wants. x may be null where there are dropouts alone, and grad where only the value is wanted.
 FASTOPS_KERNELS_API void rows_backward(Caller&, const RowsCall&, Typed<ConstRows> x, Typed<ConstRows> grad,
                                        Typed<ConstRows> added, Typed<Rows> dx, Typed<Rows> value,
                                        std::span<const RowStepGradients> gradients);
@@ -129,16 +129,20 @@ struct Layer : Linear {
   ActivationParams params;
   bool keeps_output;  // whether `kept` is f(z), else it is z
   Rows kept;  // [rows, out_features]: written by the forward pass where it is not null, read by the backward pass
-  // What comes after the activation in the forward pass of a narrow network, no dropout; and whether there is nothing
-  // before that.
+  // Of a narrow network: the steps after the product, and the gradients of their vectors that are wanted, in the
+  // vectors' types; whether there is nothing before them; and what comes after them. A layer has steps or an
+  // activation.
   std::span<const RowStep> steps = {};
+  std::span<const RowStepGradients> step_gradients = {};
   bool only_steps = false;
+  NarrowEnd end = NarrowEnd::none;
 };
 
 struct MlpCall {
   Dtype dtype;
   int64_t rows;
   std::span<const Layer> layers;
+  uint64_t seed = 0;  // of the dropouts among the steps
 };
 FASTOPS_KERNELS_API void mlp_forward(Caller&, const MlpCall&, ConstRows input, Rows output);
 // The gradients of the parameters that the layers have places for, and the input's if `input_grad.data` is not null.

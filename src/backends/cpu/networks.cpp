@@ -25,11 +25,6 @@ void set_to_zero(std::vector<Tensor>& results) {
   }
 }
 
-std::vector<Tensor> without_undefined(std::vector<Tensor> results) {
-  std::erase_if(results, [](const Tensor& result) { return !result.defined(); });
-  return results;
-}
-
 // ---- mlp and mlp_jet: one network, or those of an ensemble, one after another in memory ----
 
 // The matrices [..., columns] of the networks. An undefined tensor is none.

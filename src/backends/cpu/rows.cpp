@@ -3,6 +3,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
+#include <deque>
+
 #include "backends/cpu/choice.h"
 #include "backends/cpu/launch.h"
 #include "ops/matrix.h"
@@ -145,45 +147,134 @@ SequentialSteps::RowGradients steps_on_rows_backward(std::span<const Step> steps
   return results;
 }
 
-std::optional<Tensor> try_sequential(const SequentialArguments& network, std::vector<Tensor>* saved) {
-  using Kind = Step::Kind;
-  const Tensor& input = network.input;
+namespace {
+
+// A sequential as layers of a launcher, one for each segment: the product before it, if there is one, its steps on
+// rows, and what it ends with. There is none for a product that the network begins with.
+class LayerList {
+ public:
+  explicit LayerList(const SequentialArguments& network) : network_(network), segments_(network.segments()) {
+    const bool begins_with_product = segments_[0].rows.empty() && segments_[0].ends_with_product();
+    for (size_t s = begins_with_product; s < segments_.size(); ++s) {
+      const Segment& segment = segments_[s];
+      const StepList& steps = steps_.emplace_back(segment.rows);
+      Layer layer{};
+      if (const Step* const product = product_before(s)) {
+        static_cast<Linear&>(layer) = parameters_.emplace_back(product->weight, product->bias).linear();
+      } else {
+        layer.only_steps = true;
+        layer.in_features = layer.out_features = segment.features.expect_int();
+      }
+      layer.steps = steps;
+      layer.end = segment.ends_with(Step::Kind::residual) ? NarrowEnd::residual
+                  : segment.ends_with(Step::Kind::add)    ? NarrowEnd::add
+                                                          : NarrowEnd::none;
+      layers_.push_back(layer);
+    }
+  }
+
+  // f(layer, its segment, whose value is another one than that of the segment before, the product before it or null)
+  template <class F>
+  void for_each(const F& f) {
+    const size_t first = segments_.size() - layers_.size();
+    for (size_t s = first; s < segments_.size(); ++s) {
+      const bool is_new = s > 0 && segments_[s].value != segments_[s - 1].value;
+      f(layers_[s - first], segments_[s], is_new, product_before(s));
+    }
+  }
+
+  MlpCall call() const {
+    const Tensor& seed = network_.seed;
+    return {dtype_of(network_.input),
+            row_count(network_.input),
+            {layers_.data(), layers_.size()},
+            seed.defined() ? static_cast<uint64_t>(*seed.const_data_ptr<int64_t>()) : 0};
+  }
+  int64_t out_features() const { return layers_.back().out_features; }
+
+ private:
+  const Step* product_before(size_t s) const {
+    return s > 0 && segments_[s - 1].ends_with_product() ? segments_[s - 1].end : nullptr;
+  }
+
+  const SequentialArguments& network_;
+  std::vector<Segment> segments_;
+  std::deque<StepList> steps_;
+  std::vector<Parameters> parameters_;
+  c10::SmallVector<Layer, 6> layers_;
+};
+
+// Whether a network is one for narrow kernels: of their steps, and with products of one dtype.
+bool goes_narrow(const SequentialArguments& network) {
   std::vector<Tensor> weights;
   for (const Step& step : network.steps) {
-    const bool is_row_step = step.is_norm() || step.kind == Kind::scale || step.kind == Kind::activation;
-    if (step.kind == Kind::linear && step.weight.scalar_type() == input.scalar_type()) {
-      weights.push_back(step.weight);
-    } else if (!is_row_step) {
-      return std::nullopt;
-    }
+    if (step.kind == Step::Kind::gated_linear) return false;
+    if (step.kind != Step::Kind::linear) continue;
+    if (step.weight.scalar_type() != network.input.scalar_type()) return false;
+    weights.push_back(step.weight);
   }
-  if (!is_narrow_with_steps(input, weights)) return std::nullopt;
+  return is_narrow_with_steps(network.input, weights);
+}
 
-  const std::vector<Segment> segments = network.segments();
-  std::vector<StepList> steps;
-  for (const Segment& segment : segments) steps.emplace_back(segment.rows);
-  c10::SmallVector<Layer, 6> layers;
-  std::vector<Parameters> parameters;
-  if (!segments[0].rows.empty()) {
-    const int64_t features = input.size(-1);
-    layers.push_back(
-        {{{nullptr, 0}, nullptr, features, features}, Activation::identity, {}, false, {}, steps[0], true});
+}  // namespace
+
+std::optional<Tensor> try_sequential(const SequentialArguments& network, std::vector<Tensor>* saved) {
+  if (!goes_narrow(network)) return std::nullopt;
+  const Tensor& input = network.input;
+  LayerList layers(network);
+  if (saved) {
+    layers.for_each([&](Layer& layer, const Segment& segment, bool is_new, const Step*) {
+      if (!is_new || segment.saved < 0) return;
+      layer.kept = result_rows(saved->emplace_back(rows_result(input, layer.out_features)));
+    });
   }
-  for (size_t s = 1; s < segments.size(); ++s) {
-    const Step& product = *segments[s - 1].end;
-    const Linear linear = parameters.emplace_back(product.weight, product.bias).linear();
-    Rows kept{nullptr, 0};
-    if (saved && segments[s].saved >= 0) {
-      kept = result_rows(saved->emplace_back(rows_result(input, linear.out_features)));
-    }
-    layers.push_back({linear, Activation::identity, {}, false, kept, steps[s]});
-  }
-  const Tensor output = rows_result(input, layers.back().out_features);
+  const Tensor output = rows_result(input, layers.out_features());
   const RowView rows(input);
   TorchCaller caller;
-  narrow_mlp_forward(caller, {dtype_of(input), row_count(input), {layers.data(), layers.size()}}, rows,
-                     result_rows(output));
+  narrow_mlp_forward(caller, layers.call(), rows, result_rows(output));
   return output;
+}
+
+std::optional<std::vector<Tensor>> try_sequential_backward(const SequentialBackwardArguments& network) {
+  if (!goes_narrow(network)) return std::nullopt;
+  const Tensor& input = network.input;
+  std::vector<Tensor> results(network.output_mask.size());
+  if (network.wants_input()) results[0] = rows_result(input, input.size(-1));
+  // The memory of a parameter's gradient, if it is wanted.
+  const auto gradient = [&](const Tensor& parameter, size_t place) -> Tensor {
+    if (!parameter.defined() || !network.wants_parameter(place)) return {};
+    return results[1 + place] = empty_result(parameter.sizes(), parameter);
+  };
+  const auto data_of = [](const Tensor& result) { return result.defined() ? result.mutable_data_ptr() : nullptr; };
+
+  const RowView rows(input), grad_output(network.grad_output);
+  std::deque<RowView> saved;
+  std::deque<std::vector<RowStepGradients>> step_gradients;
+  LayerList layers(network);
+  layers.for_each([&](Layer& layer, const Segment& segment, bool, const Step* product) {
+    // It is only read.
+    const auto start = [](ConstRows value) { return Rows{const_cast<void*>(value.data), value.stride}; };
+    if (segment.value == 0) layer.kept = start(rows);
+    if (segment.saved >= 0) layer.kept = start(saved.emplace_back(network.saved[segment.saved]));
+    if (product) {
+      layer.weight_grad = data_of(gradient(product->weight, product->parameter));
+      layer.bias_grad = data_of(gradient(product->bias, product->parameter + 1));
+    }
+    std::vector<RowStepGradients>& of_steps = step_gradients.emplace_back();
+    for (const Step& step : segment.rows) {
+      const Tensor weight = gradient(step.weight, step.parameter);
+      of_steps.push_back({data_of(weight), data_of(gradient(step.bias, step.parameter + 1))});
+    }
+    layer.step_gradients = of_steps;
+  });
+  TorchCaller caller;
+  narrow_mlp_backward(caller, layers.call(), rows, grad_output, result_rows(results[0]));
+  for (const Step& step : network.steps) {
+    if (!step.is_product() || !network.wants_parameter(step.parameter)) continue;
+    Tensor& weight_grad = results[1 + step.parameter];
+    weight_grad = in_layout_of(step.weight, weight_grad);
+  }
+  return without_undefined(std::move(results));
 }
 
 }  // namespace fastops::cpu

@@ -15,5 +15,6 @@ SequentialSteps::RowGradients steps_on_rows_backward(std::span<const Step> steps
 
 // The output of a narrow network; fills `saved` where given. nullopt is a network that goes step by step.
 std::optional<Tensor> try_sequential(const SequentialArguments& network, std::vector<Tensor>* saved);
+std::optional<std::vector<Tensor>> try_sequential_backward(const SequentialBackwardArguments& network);
 
 }  // namespace fastops::cpu

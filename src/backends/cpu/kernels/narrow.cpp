@@ -1,10 +1,12 @@
 // Narrow networks, feature by feature: the rows of a panel lie beside each other in vectors, so that features of any
 // number fill them, and weights are broadcast from where they are.
 #include <array>
+#include <numeric>
 #include <span>
 #include <utility>
 
 #include "backends/cpu/kernels/panels.h"
+#include "backends/cpu/kernels/philox.h"
 
 namespace fastops::cpu::CPU_CAPABILITY {
 namespace {
@@ -286,55 +288,188 @@ void for_each_panel(const NarrowNetwork& network, int64_t first_row, int64_t row
   }
 }
 
-// ---- networks ----
+// ---- steps on the rows of a panel ----
 
-// Rows of a panel, each by itself: sums over features are those of four vectors, as each addition waits for the one
-// before it.
+// Sums over features are those of four vectors, as each addition waits for the one before it.
+template <class S, class Term>
+typename Vec<S>::Base sum_over_features(int64_t features, Term term) {
+  using V = typename Vec<S>::Base;
+  V sums[4] = {V(S(0)), V(S(0)), V(S(0)), V(S(0))};
+  int64_t c = 0;
+  for (; c + 4 <= features; c += 4) {
+    FASTOPS_UNROLL(4)
+    for (int k = 0; k < 4; ++k) sums[k] = sums[k] + term(c + k);
+  }
+  for (; c < features; ++c) sums[0] = sums[0] + term(c);
+  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+}
+
+// y = normalized * weight + bias; where there is room for multipliers, x becomes what is normalized. y may be x.
 template <class S>
-void normalize(const NormArguments& norm, S* panel, int64_t features, int64_t stride) {
+void normalize(const NormArguments& norm, S* x, S* multipliers, S* y, int64_t features, int64_t stride) {
   using V = typename Vec<S>::Base;
   const V n(static_cast<S>(features));
-  const auto sum_of = [&](const S* x, auto term) FASTOPS_INLINE_LAMBDA {
-    V sums[4] = {V(S(0)), V(S(0)), V(S(0)), V(S(0))};
-    int64_t c = 0;
-    for (; c + 4 <= features; c += 4, x += 4 * stride) {
-      FASTOPS_UNROLL(4)
-      for (int k = 0; k < 4; ++k) sums[k] = sums[k] + term(V::loadu(x + k * stride));
-    }
-    for (; c < features; ++c, x += stride) sums[0] = sums[0] + term(V::loadu(x));
-    return (sums[0] + sums[1]) + (sums[2] + sums[3]);
-  };
   const auto* const weight = static_cast<const S*>(norm.weight);
   const auto* const bias = static_cast<const S*>(norm.bias);
   for (int64_t r = 0; r < stride; r += Vec<S>::width) {
-    S* x = panel + r;
-    const V mean = norm.centered ? sum_of(x, [](V value) { return value; }) / n : V(S(0));
-    const V squares = sum_of(x, [&](V value) { return (value - mean) * (value - mean); });
+    const auto value = [&](int64_t c) FASTOPS_INLINE_LAMBDA { return V::loadu(x + c * stride + r); };
+    const V mean = norm.centered ? sum_over_features<S>(features, value) / n : V(S(0));
+    const V squares = sum_over_features<S>(
+        features, [&](int64_t c) FASTOPS_INLINE_LAMBDA { return (value(c) - mean) * (value(c) - mean); });
     const V multiplier = V(S(1)) / (squares / n + V(static_cast<S>(norm.eps))).sqrt();
-    for (int64_t c = 0; c < features; ++c, x += stride) {
-      V value = (V::loadu(x) - mean) * multiplier;
-      if (weight) value = value * V(weight[c]);
-      if (bias) value = value + V(bias[c]);
-      value.store(x);
+    if (multipliers) multiplier.store(multipliers + r);
+    for (int64_t c = 0; c < features; ++c) {
+      V result = (value(c) - mean) * multiplier;
+      if (multipliers) result.store(x + c * stride + r);
+      if (weight) result = result * V(weight[c]);
+      if (bias) result = result + V(bias[c]);
+      result.store(y + c * stride + r);
     }
   }
 }
 
+// The gradient of x in the place of that of y; sums have a vector for each feature, and may be null.
 template <class S>
-void apply(const NarrowStep& step, S* panel, int64_t features, int64_t stride) {
+void normalize_backward(const NormArguments& norm, const S* normalized, const S* multipliers, S* grad, S* weight_sums,
+                        S* bias_sums, int64_t features, int64_t stride) {
   using V = typename Vec<S>::Base;
-  switch (step.kind) {
-    case NarrowStep::Kind::activation:
-      return step.activation->forward(panel, panel, features * stride, step.params, /*stream=*/false);
-    case NarrowStep::Kind::norm:
-      return normalize(step.norm, panel, features, stride);
-    case NarrowStep::Kind::scale:
-      for (int64_t c = 0; c < features; ++c, panel += stride) {
-        const V factor(static_cast<const S*>(step.norm.weight)[c]);
-        for (int64_t r = 0; r < stride; r += Vec<S>::width) (V::loadu(panel + r) * factor).store(panel + r);
+  constexpr int64_t width = Vec<S>::width;
+  const V n(static_cast<S>(features));
+  const auto* const weight = static_cast<const S*>(norm.weight);
+  const auto add_to = [](S* sums, int64_t c, V value) FASTOPS_INLINE_LAMBDA {
+    if (sums) (V::loadu(sums + c * width) + value).store(sums + c * width);
+  };
+  for (int64_t r = 0; r < stride; r += width) {
+    const auto of_x = [&](int64_t c) FASTOPS_INLINE_LAMBDA { return V::loadu(normalized + c * stride + r); };
+    V scaled_sums[2] = {V(S(0)), V(S(0))}, products[2] = {V(S(0)), V(S(0))};
+    const auto add_feature = [&](int64_t c, int part) FASTOPS_INLINE_LAMBDA {
+      V g = V::loadu(grad + c * stride + r);
+      const V x = of_x(c);
+      add_to(bias_sums, c, g);
+      add_to(weight_sums, c, g * x);
+      if (weight) {
+        g = g * V(weight[c]);
+        g.store(grad + c * stride + r);
       }
+      scaled_sums[part] = scaled_sums[part] + g;
+      products[part] = fmadd(g, x, products[part]);
+    };
+    int64_t c = 0;
+    for (; c + 2 <= features; c += 2) {
+      add_feature(c, 0);
+      add_feature(c + 1, 1);
+    }
+    if (c < features) add_feature(c, 0);
+    const V mean = norm.centered ? (scaled_sums[0] + scaled_sums[1]) / n : V(S(0));
+    const V along = (products[0] + products[1]) / n;
+    const V multiplier = V::loadu(multipliers + r);
+    for (c = 0; c < features; ++c) {
+      S* const place = grad + c * stride + r;
+      ((V::loadu(place) - mean - of_x(c) * along) * multiplier).store(place);
+    }
   }
 }
+
+// y = x * factors; where they are wanted, x becomes the factors. y may be x.
+template <class S>
+void drop(const DropoutArguments& dropout, S* x, bool wants_factors, S* y, const PanelRows& rows, int64_t features) {
+  constexpr int64_t of_call = philox_calls;  // features that share calls are as far apart
+  const S scale = static_cast<S>(dropout.scale);
+  for (int64_t r = 0; r < rows.stride; r += of_call) {
+    const int64_t count = std::min(of_call, rows.stride - r);
+    for (int64_t c = 0; c < features; c += c % of_call + 1 < of_call ? 1 : 3 * of_call + 1) {
+      uint32_t numbers[4][philox_calls];
+      numbers_of_column(dropout.seed, dropout.stream, static_cast<uint64_t>(rows.first + r), c, numbers);
+      for (int i = 0; i < 4 && c + i * of_call < features; ++i) {
+        const int64_t place = (c + i * of_call) * rows.stride + r;
+        for (int64_t k = 0; k < count; ++k) {
+          const S factor = numbers[i][k] >= dropout.threshold ? scale : S(0);
+          const S value = x[place + k] * factor;
+          if (wants_factors) x[place + k] = factor;
+          y[place + k] = value;
+        }
+      }
+    }
+  }
+}
+
+// sums[c] += sum over the rows of grad[c] * factor[c], in vectors; factor may be null, which is 1.
+template <class S>
+void add_to_sums(const S* grad, const S* factor, S* sums, int64_t features, int64_t stride) {
+  using V = typename Vec<S>::Base;
+  constexpr int64_t width = Vec<S>::width;
+  for (int64_t c = 0; c < features; ++c) {
+    V sum = V::loadu(sums + c * width);
+    for (int64_t i = c * stride; i < (c + 1) * stride; i += width) {
+      const V g = V::loadu(grad + i);
+      sum = sum + (factor ? g * V::loadu(factor + i) : g);
+    }
+    sum.store(sums + c * width);
+  }
+}
+
+// y = x * weight; y may be x.
+template <class S>
+void scale(const void* weight, const S* x, S* y, int64_t features, int64_t stride) {
+  using V = typename Vec<S>::Base;
+  for (int64_t c = 0; c < features; ++c, x += stride, y += stride) {
+    const V factor(static_cast<const S*>(weight)[c]);
+    for (int64_t r = 0; r < stride; r += Vec<S>::width) (V::loadu(x + r) * factor).store(y + r);
+  }
+}
+
+// y = f(x, other), number by number, of a panel; y may be x.
+template <class S, class F>
+void combine(const S* x, const S* other, S* y, int64_t n, F f) {
+  using V = typename Vec<S>::Base;
+  for (int64_t i = 0; i < n; i += Vec<S>::width) f(V::loadu(x + i), V::loadu(other + i)).store(y + i);
+}
+template <class S>
+void add(const S* other, S* y, int64_t n) {
+  combine(y, other, y, n, [](auto a, auto b) { return a + b; });
+}
+
+// y = the step's result for x; y may be x. For the backward pass, which has room for multipliers, x becomes what the
+// gradient is made of.
+template <class S>
+void apply(const NarrowStep& step, S* x, S* multipliers, S* y, const PanelRows& rows, int64_t features) {
+  const int64_t n = features * rows.stride;
+  switch (step.kind) {
+    case NarrowStep::Kind::activation:
+      step.activation->forward(x, y, n, step.params, /*stream=*/false);
+      if (multipliers && step.activation->backward_from_output[0]) std::copy_n(y, n, x);
+      return;
+    case NarrowStep::Kind::norm:
+      return normalize(step.norm, x, multipliers, y, features, rows.stride);
+    case NarrowStep::Kind::scale:
+      return scale(step.norm.weight, x, y, features, rows.stride);
+    case NarrowStep::Kind::dropout:
+      return drop(step.dropout, x, multipliers != nullptr, y, rows, features);
+  }
+}
+
+// The gradient of x in the place of that of y, given what apply() made of x.
+template <class S>
+void apply_backward(const NarrowStep& step, const S* x, const S* multipliers, S* grad, S* weight_sums, S* bias_sums,
+                    const PanelRows& rows, int64_t features) {
+  const int64_t n = features * rows.stride;
+  switch (step.kind) {
+    case NarrowStep::Kind::activation: {
+      const BackwardKernel from_output = step.activation->backward_from_output[0];
+      const BackwardKernel backward = from_output ? from_output : step.activation->backward[0];
+      return backward(grad, x, grad, n, step.params, /*stream=*/false);
+    }
+    case NarrowStep::Kind::norm:
+      return normalize_backward(step.norm, x, multipliers, grad, weight_sums, bias_sums, features, rows.stride);
+    case NarrowStep::Kind::scale:
+      if (weight_sums) add_to_sums(grad, x, weight_sums, features, rows.stride);
+      return scale(step.norm.weight, grad, grad, features, rows.stride);
+    case NarrowStep::Kind::dropout:
+      return combine(grad, x, grad, n, [](auto a, auto b) { return a * b; });
+  }
+}
+
+// ---- networks ----
 
 template <class Storage>
 void forward(const NarrowNetwork& network, ConstRows input, Rows output, int64_t first_row, int64_t rows, void* room) {
@@ -342,6 +477,7 @@ void forward(const NarrowNetwork& network, ConstRows input, Rows output, int64_t
   for_each_panel<S>(network, first_row, rows, [&](const PanelRows& panel) {
     S* x = static_cast<S*>(room);
     S* y = x + network.panel();
+    S* kept_panel = y + network.panel();
     read_panel<Storage>(input, panel, network.layers[0].in_features, x);
     for (const NarrowLayer& layer : std::span(network.layers, network.count)) {
       if (layer.only_steps) {
@@ -351,109 +487,172 @@ void forward(const NarrowNetwork& network, ConstRows input, Rows output, int64_t
         const auto* const bias = static_cast<const S*>(layer.bias);
         multiply<S>(weight, layer.in_features, layer.out_features, x, bias, y, panel.stride);
       }
+      const int64_t n = layer.out_features * panel.stride;
       const auto keep = [&] { write_panel<Storage>(y, layer.kept, panel, layer.out_features); };
       if (layer.kept.data && !layer.keeps_output) keep();
-      if (layer.activation) {
-        layer.activation->forward(y, y, layer.out_features * panel.stride, layer.params, /*stream=*/false);
-      }
+      if (layer.activation) layer.activation->forward(y, y, n, layer.params, /*stream=*/false);
       if (layer.kept.data && layer.keeps_output) keep();
       for (const NarrowStep& step : std::span(layer.steps, layer.step_count)) {
-        apply(step, y, layer.out_features, panel.stride);
+        apply<S>(step, y, nullptr, y, panel, layer.out_features);
       }
+      if (layer.end == NarrowEnd::residual) kept_panel = std::copy_n(y, n, kept_panel) + (network.panel() - n);
+      if (layer.end == NarrowEnd::add) add<S>(kept_panel -= network.panel(), y, n);
       std::swap(x, y);
     }
     write_panel<Storage>(x, output, panel, network.layers[network.count - 1].out_features);
   });
 }
 
-// A panel's rows of the layer's input as a matrix of the type that is computed with.
-template <class Storage, class S = Compute<Storage>>
-ConstRows layer_input(const NarrowLayer* below, const NarrowLayer& layer, ConstRows input, const PanelRows& rows,
-                      S* room) {
-  const ConstRows source = below ? constant(below->kept) : input;
-  const Storage* const place = row<Storage>(source, rows.first);
-  const bool activates = below && !below->keeps_output && below->activation;
-  if (std::is_same_v<S, Storage> && !activates) return {place, source.stride};
-  const int64_t stride = in_vectors<S>(layer.in_features);
-  for (int64_t r = 0; r < rows.count; ++r) {
-    convert_row<S, Storage>(place + r * source.stride, layer.in_features, room + r * stride, stride);
+template <class Storage>
+class Backward {
+  using S = Compute<Storage>;
+  static constexpr int64_t width = Vec<S>::width;
+
+ public:
+  Backward(const NarrowNetwork& network, int first_layer, const NarrowGradients& gradients, void* sums, void* room)
+      : network_(network), first_layer_(first_layer), gradients_(gradients), sums_(static_cast<S*>(sums)) {
+    grad_ = static_cast<S*>(room);
+    next_ = grad_ + network.panel();
+    matrix_ = next_ + network.panel();
+    grads_of_kept_ = matrix_ + network.panel();
+    values_ = grads_of_kept_ + network.most_kept * network.panel();
+    multipliers_ = values_ + (network.most_steps > 0 ? 1 + network.most_steps : 0) * network.panel();
+    vectors_ = static_cast<S*>(room) + network.backward_room();
+    sums_end_ = sums_;
+    vectors_end_ = vectors_;
+    for (const NarrowLayer& layer : layers()) {
+      const int64_t numbers = layer.vector_sums() * layer.out_features;
+      sums_end_ += weight_sums(layer) + numbers;
+      vectors_end_ += numbers * width;
+    }
   }
-  if (activates) below->activation->forward(room, room, rows.count * stride, below->params, false);
-  return {room, stride};
-}
+
+  void run(int64_t first_row, int64_t rows) {
+    std::fill(vectors_, vectors_end_, S(0));
+    for_each_panel<S>(network_, first_row, rows, [&](const PanelRows& panel) {
+      through_panel(panel);
+      add_ = true;
+    });
+    S* place = sums_;
+    const S* vector = vectors_;
+    for (const NarrowLayer& layer : layers()) {
+      place += weight_sums(layer);
+      for (int64_t i = layer.vector_sums() * layer.out_features; i-- > 0; vector += width) {
+        *place++ = std::accumulate(vector, vector + width, S(0));
+      }
+    }
+  }
+
+ private:
+  std::span<const NarrowLayer> layers() const {
+    return {network_.layers + first_layer_, network_.layers + network_.count};
+  }
+  static int64_t weight_sums(const NarrowLayer& layer) {
+    return layer.sums_weight ? in_vectors<S>(layer.in_features) * layer.out_features : 0;
+  }
+
+  void through_panel(const PanelRows& panel) {
+    S* sums = sums_end_;
+    S* vectors = vectors_end_;
+    S* grad_of_kept = grads_of_kept_;
+    read_panel<Storage>(gradients_.grad_output, panel, layers().back().out_features, grad_);
+    compute_steps(layers().back(), panel);
+    for (int i = network_.count; i-- > first_layer_;) {
+      const NarrowLayer& layer = network_.layers[i];
+      const NarrowLayer* const below = i > 0 ? &layer - 1 : nullptr;
+      const int64_t outputs = layer.out_features;
+      const int64_t n = outputs * panel.stride;
+      const auto vector_sums = [&](bool wanted) -> S* {
+        if (!wanted) return nullptr;
+        sums -= outputs;
+        return vectors -= outputs * width;
+      };
+      if (layer.end == NarrowEnd::add) grad_of_kept = std::copy_n(grad_, n, grad_of_kept) + (network_.panel() - n);
+      if (layer.end == NarrowEnd::residual) add<S>(grad_of_kept -= network_.panel(), grad_, n);
+      for (int k = layer.step_count; k-- > 0;) {
+        const NarrowStep& step = layer.steps[k];
+        S* const bias_sums = vector_sums(step.sums_bias);
+        S* const weight_sums = vector_sums(step.sums_weight);
+        apply_backward<S>(step, value(k), multipliers(k), grad_, weight_sums, bias_sums, panel, outputs);
+        clear_rest<S>(grad_, panel, outputs);
+      }
+      if (below && (i > first_layer_ || layer.sums_weight)) compute_steps(*below, panel);
+      if (layer.only_steps) continue;
+      if (layer.activation) {
+        read_panel<Storage>(constant(layer.kept), panel, outputs, matrix_);
+        const Kernels& f = *layer.activation;
+        (layer.keeps_output ? f.backward_from_output : f.backward)[0](grad_, matrix_, grad_, n, layer.params,
+                                                                      /*stream=*/false);
+        clear_rest<S>(grad_, panel, outputs);
+      }
+      if (S* const bias_sums = vector_sums(layer.sums_bias)) {
+        add_to_sums<S>(grad_, nullptr, bias_sums, outputs, panel.stride);
+      }
+      if (layer.sums_weight) {
+        const ConstRows h = layer_input(below, layer.in_features, panel);
+        sums -= weight_sums(layer);
+        add_gradient<S>(grad_, panel.stride, outputs, static_cast<const S*>(h.data), h.stride, panel.count,
+                        layer.in_features, sums, add_);
+      }
+      if (i == 0 ? !gradients_.input_grad.data : i == first_layer_) break;
+      const Factors<S> transpose{static_cast<const S*>(layer.weight.data), 1, layer.weight.stride};
+      multiply<S>(transpose, outputs, layer.in_features, grad_, nullptr, next_, panel.stride);
+      clear_rest<S>(next_, panel, layer.in_features);
+      std::swap(grad_, next_);
+    }
+    if (gradients_.input_grad.data) {
+      write_panel<Storage>(grad_, gradients_.input_grad, panel, network_.layers[0].in_features);
+    }
+  }
+
+  // What step k of the present layer starts from, or what apply() made of that; behind the last step their result.
+  S* value(int k) const { return values_ + k * network_.panel(); }
+  S* multipliers(int k) const { return multipliers_ + k * network_.panel_rows; }
+
+  // The values of a layer's steps anew, from what the forward pass kept: nothing where they all are dropouts.
+  void compute_steps(const NarrowLayer& layer, const PanelRows& panel) const {
+    if (layer.step_count == 0) return;
+    if (layer.kept.data) read_panel<Storage>(constant(layer.kept), panel, layer.out_features, value(0));
+    for (int k = 0; k < layer.step_count; ++k) {
+      apply<S>(layer.steps[k], value(k), multipliers(k), value(k + 1), panel, layer.out_features);
+      // Zeros may have become NaN.
+      clear_rest<S>(value(k), panel, layer.out_features);
+      clear_rest<S>(value(k + 1), panel, layer.out_features);
+    }
+  }
+
+  // A panel's rows of what comes to a layer, as a matrix of the type that is computed with.
+  ConstRows layer_input(const NarrowLayer* below, int64_t features, const PanelRows& rows) const {
+    const int64_t stride = in_vectors<S>(features);
+    const Rows matrix{matrix_, stride};
+    if (below && below->step_count > 0) {
+      write_panel<S>(value(below->step_count), matrix, {0, rows.count, false, rows.stride}, features);
+      return constant(matrix);
+    }
+    const ConstRows source = below ? constant(below->kept) : gradients_.input;
+    const Storage* const place = row<Storage>(source, rows.first);
+    const bool activates = below && !below->keeps_output && below->activation;
+    if (std::is_same_v<S, Storage> && !activates) return {place, source.stride};
+    for (int64_t r = 0; r < rows.count; ++r) {
+      convert_row<S, Storage>(place + r * source.stride, features, matrix_ + r * stride, stride);
+    }
+    if (activates) below->activation->forward(matrix_, matrix_, rows.count * stride, below->params, false);
+    return constant(matrix);
+  }
+
+  const NarrowNetwork& network_;
+  int first_layer_;
+  const NarrowGradients& gradients_;
+  S *sums_, *sums_end_;
+  S *grad_, *next_, *matrix_, *grads_of_kept_, *values_, *multipliers_;
+  S *vectors_, *vectors_end_;  // for each number of the vectors' sums as many as a vector has
+  bool add_ = false;
+};
 
 template <class Storage>
 void backward(const NarrowNetwork& network, int first_layer, const NarrowGradients& gradients, int64_t first_row,
               int64_t rows, void* sums, void* room) {
-  using S = Compute<Storage>;
-  using V = typename Vec<S>::Base;
-  constexpr int64_t width = Vec<S>::width;
-  const std::span layers(network.layers + first_layer, network.layers + network.count);
-  // Of each bias as many sums as a vector has.
-  S* const bias_sums = static_cast<S*>(room) + 3 * network.panel();
-  int64_t features = 0;
-  S* sums_end = static_cast<S*>(sums);
-  for (const NarrowLayer& layer : layers) {
-    features += layer.out_features;
-    if (layer.sums_weight) sums_end += in_vectors<S>(layer.in_features) * layer.out_features;
-    if (layer.sums_bias) sums_end += layer.out_features;
-  }
-  std::fill(bias_sums, bias_sums + features * width, S(0));
-  bool add = false;
-  for_each_panel<S>(network, first_row, rows, [&](const PanelRows& panel) {
-    S* grad = static_cast<S*>(room);
-    S* next = grad + network.panel();
-    S* const kept = next + network.panel();
-    S* layer_sums = sums_end;
-    S* layer_bias_sums = bias_sums + features * width;
-    read_panel<Storage>(gradients.grad_output, panel, layers.back().out_features, grad);
-    for (int i = network.count; i-- > first_layer;) {
-      const NarrowLayer& layer = network.layers[i];
-      const int64_t outputs = layer.out_features;
-      if (layer.activation) {
-        read_panel<Storage>(constant(layer.kept), panel, outputs, kept);
-        const Kernels& f = *layer.activation;
-        (layer.keeps_output ? f.backward_from_output : f.backward)[0](grad, kept, grad, outputs * panel.stride,
-                                                                      layer.params, /*stream=*/false);
-        clear_rest<S>(grad, panel, outputs);
-      }
-      layer_bias_sums -= outputs * width;
-      if (layer.sums_bias) {
-        layer_sums -= outputs;
-        for (int64_t c = 0; c < outputs; ++c) {
-          V sum = V::loadu(layer_bias_sums + c * width);
-          for (int64_t r = 0; r < panel.stride; r += width) sum = sum + V::loadu(grad + c * panel.stride + r);
-          sum.store(layer_bias_sums + c * width);
-        }
-      }
-      if (layer.sums_weight) {
-        layer_sums -= in_vectors<S>(layer.in_features) * outputs;
-        const ConstRows h = layer_input<Storage>(i > 0 ? &layer - 1 : nullptr, layer, gradients.input, panel, kept);
-        add_gradient<S>(grad, panel.stride, outputs, static_cast<const S*>(h.data), h.stride, panel.count,
-                        layer.in_features, layer_sums, add);
-      }
-      if (i == 0 ? !gradients.input_grad.data : i == first_layer) break;
-      const Factors<S> transpose{static_cast<const S*>(layer.weight.data), 1, layer.weight.stride};
-      multiply<S>(transpose, outputs, layer.in_features, grad, nullptr, next, panel.stride);
-      clear_rest<S>(next, panel, layer.in_features);
-      std::swap(grad, next);
-    }
-    if (gradients.input_grad.data) {
-      write_panel<Storage>(grad, gradients.input_grad, panel, network.layers[0].in_features);
-    }
-    add = true;
-  });
-  S* place = static_cast<S*>(sums);
-  const S* lanes = bias_sums;
-  for (const NarrowLayer& layer : layers) {
-    if (layer.sums_weight) place += in_vectors<S>(layer.in_features) * layer.out_features;
-    for (int64_t c = 0; c < layer.out_features; ++c, lanes += width) {
-      if (!layer.sums_bias) continue;
-      S sum = 0;
-      for (int64_t lane = 0; lane < width; ++lane) sum += lanes[lane];
-      *place++ = sum;
-    }
-  }
+  Backward<Storage>(network, first_layer, gradients, sums, room).run(first_row, rows);
 }
 
 template <class Storage>

@@ -8,6 +8,7 @@
 #include <array>
 #include <cmath>
 
+#include "backends/cpu/kernels/philox.h"
 #include "backends/cpu/kernels/vec.h"
 
 namespace fastops::cpu::CPU_CAPABILITY {
@@ -249,92 +250,19 @@ void add_to_sums(const void* grad, const void* factor, void* sums, int64_t rows,
 
 // ---- dropout ----
 
-// Words of 32 bits, each in the lower half of 64; what is in the upper half means nothing.
-struct Words {
-#if defined(CPU_CAPABILITY_AVX512)
-  static constexpr int width = 8;
-  __m512i v;
-  static Words of(uint32_t word) { return {_mm512_set1_epi64(word)}; }
-  static Words counting_from(uint32_t word) {
-    return {_mm512_add_epi64(_mm512_set1_epi64(word), _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0))};
-  }
-  Words operator*(Words b) const { return {_mm512_mul_epu32(v, b.v)}; }
-  Words operator^(Words b) const { return {_mm512_xor_si512(v, b.v)}; }
-  Words upper() const { return {_mm512_srli_epi64(v, 32)}; }
-  void store(uint32_t* to) const { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi64_epi32(v)); }
-#elif defined(CPU_CAPABILITY_AVX2)
-  static constexpr int width = 4;
-  __m256i v;
-  static Words of(uint32_t word) { return {_mm256_set1_epi64x(word)}; }
-  static Words counting_from(uint32_t word) {
-    return {_mm256_add_epi64(_mm256_set1_epi64x(word), _mm256_set_epi64x(3, 2, 1, 0))};
-  }
-  Words operator*(Words b) const { return {_mm256_mul_epu32(v, b.v)}; }
-  Words operator^(Words b) const { return {_mm256_xor_si256(v, b.v)}; }
-  Words upper() const { return {_mm256_srli_epi64(v, 32)}; }
-  void store(uint32_t* to) const {
-    const __m256i lower = _mm256_permutevar8x32_epi32(v, _mm256_set_epi32(7, 5, 3, 1, 6, 4, 2, 0));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_castsi256_si128(lower));
-  }
-#else
-  static constexpr int width = 1;
-  uint64_t v;
-  static Words of(uint32_t word) { return {word}; }
-  static Words counting_from(uint32_t word) { return {word}; }
-  Words operator*(Words b) const { return {uint64_t{static_cast<uint32_t>(v)} * static_cast<uint32_t>(b.v)}; }
-  Words operator^(Words b) const { return {v ^ b.v}; }
-  Words upper() const { return {v >> 32}; }
-  void store(uint32_t* to) const { *to = static_cast<uint32_t>(v); }
-#endif
-};
-
-// How many calls of Philox are computed at once, and the elements that share them (ops/sequential.h).
-constexpr int lanes = 16;
-constexpr int64_t group = 4 * lanes;
-
-// Philox4x32-10 of the counters (first + lane, row, row >> 32, stream).
-void philox(uint64_t seed, uint32_t first, uint64_t row, uint32_t stream, uint32_t (&numbers)[4][lanes]) {
-  constexpr int parts = lanes / Words::width;
-  const Words multiplier0 = Words::of(0xD2511F53);
-  const Words multiplier1 = Words::of(0xCD9E8D57);
-  Words c[4][parts];
-  for (int p = 0; p < parts; ++p) {
-    c[0][p] = Words::counting_from(first + p * Words::width);
-    c[1][p] = Words::of(static_cast<uint32_t>(row));
-    c[2][p] = Words::of(static_cast<uint32_t>(row >> 32));
-    c[3][p] = Words::of(stream);
-  }
-  auto key0 = static_cast<uint32_t>(seed);
-  auto key1 = static_cast<uint32_t>(seed >> 32);
-  for (int round = 0; round < 10; ++round) {
-    for (int p = 0; p < parts; ++p) {
-      const Words product0 = multiplier0 * c[0][p];
-      const Words product1 = multiplier1 * c[2][p];
-      c[0][p] = product1.upper() ^ c[1][p] ^ Words::of(key0);
-      c[1][p] = product1;
-      c[2][p] = product0.upper() ^ c[3][p] ^ Words::of(key1);
-      c[3][p] = product0;
-    }
-    key0 += 0x9E3779B9;
-    key1 += 0xBB67AE85;
-  }
-  for (int i = 0; i < 4; ++i) {
-    for (int p = 0; p < parts; ++p) c[i][p].store(numbers[i] + p * Words::width);
-  }
-}
-
 template <class S>
 void dropout(const DropoutArguments& dropout, const void* x, void* factors, void* y, int64_t first_row, int64_t rows,
              int64_t columns) {
   const S scale = static_cast<S>(dropout.scale);
   const uint32_t threshold = dropout.threshold;
   for (int64_t r = 0; r < rows; ++r) {
+    constexpr int64_t group = 4 * philox_calls;
     for (int64_t c = 0; c < columns; c += group) {
-      uint32_t numbers[4][lanes];
-      philox(dropout.seed, static_cast<uint32_t>(c / 4), static_cast<uint64_t>(first_row + r), dropout.stream, numbers);
+      uint32_t numbers[4][philox_calls];
+      numbers_of_row(dropout.seed, dropout.stream, static_cast<uint64_t>(first_row + r), c, numbers);
       alignas(64) S kept[group];
       for (int i = 0; i < 4; ++i) {
-        for (int l = 0; l < lanes; ++l) kept[i * lanes + l] = numbers[i][l] >= threshold ? scale : S(0);
+        for (int l = 0; l < philox_calls; ++l) kept[i * philox_calls + l] = numbers[i][l] >= threshold ? scale : S(0);
       }
       const int64_t at = r * columns + c;
       for_each_vector<S>(std::min(group, columns - c), [&](int64_t i, auto count) {

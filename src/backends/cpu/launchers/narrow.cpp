@@ -20,23 +20,32 @@ class Narrow {
       : caller_(caller),
         dtype_(mlp.dtype),
         rows_(mlp.rows),
+        seed_(mlp.seed),
         kernels_(narrow_kernels(mlp.dtype)),
         layers_(caller, mlp.layers.size()),
         steps_(caller, count_steps(mlp.layers)) {
     int64_t widest = mlp.layers[0].in_features;
+    int kept = 0;
     for (const Layer& layer : mlp.layers) {
       const bool identity = layer.activation == Activation::identity;
       const NarrowStep* const first_step = steps_.end();
-      for (const RowStep& step : layer.steps) steps_.push_back(narrow_step(step, layer.out_features));
+      const bool has_gradients = !layer.step_gradients.empty();
+      for (size_t i = 0; i < layer.steps.size(); ++i) {
+        const RowStepGradients gradients = has_gradients ? layer.step_gradients[i] : RowStepGradients{};
+        steps_.push_back(narrow_step(layer.steps[i], layer.out_features, gradients));
+      }
       layers_.push_back({as_computed(layer.weight, layer.out_features, layer.in_features),
                          layer.bias ? as_computed({layer.bias, 0}, 1, layer.out_features).data : nullptr,
                          layer.in_features, layer.out_features,
                          identity ? nullptr : &kernels(layer.activation, computed(dtype_)), layer.params,
                          layer.keeps_output, layer.kept, layer.weight_grad != nullptr, layer.bias_grad != nullptr,
-                         first_step, static_cast<int>(layer.steps.size()), layer.only_steps});
+                         first_step, static_cast<int>(layer.steps.size()), layer.only_steps, layer.end});
       widest = std::max(widest, layer.out_features);
       features_ += layer.out_features * static_cast<int64_t>(1 + layer.steps.size());
-      elements_ += layer.in_features * layer.out_features;
+      if (!layer.only_steps) elements_ += layer.in_features * layer.out_features;
+      network_.most_steps = std::max(network_.most_steps, static_cast<int>(layer.steps.size()));
+      kept += (layer.end == NarrowEnd::residual) - (layer.end == NarrowEnd::add);
+      network_.most_kept = std::max(network_.most_kept, kept);
     }
     network_.layers = layers_.begin();
     network_.count = static_cast<int>(layers_.size());
@@ -46,12 +55,16 @@ class Narrow {
     network_.panel_rows = std::clamp<int64_t>(tiles, 1, most_tiles) * tile;
   }
 
+  // Of a row that goes `passes` times through the products.
+  int64_t operations(int64_t passes) const {
+    constexpr int64_t of_activation = 16;  // multiplications that an activation is like
+    return passes * elements_ + of_activation * features_;
+  }
+
   // f(first, last, room) for parts of n things, which take all rows `passes` times through the products.
   template <class F>
   void share_parts(int64_t n, int64_t passes, int64_t room_elements, const F& f) {
-    constexpr int64_t of_activation = 16;  // multiplications that an activation is like
-    const int64_t operations = passes * elements_ + of_activation * features_;
-    const int64_t threads = std::min(n, threads_for(caller_, rows_ * operations));
+    const int64_t threads = std::min(n, threads_for(caller_, rows_ * operations(passes)));
     const Parts parts(n, (n + threads - 1) / threads);
     const int64_t bytes = (room_elements * accumulator_size(dtype_) + 63) / 64 * 64;
     char* const rooms = static_cast<char*>(caller_.take(parts.count * bytes));
@@ -65,6 +78,7 @@ class Narrow {
   Caller& caller_;
   Dtype dtype_;
   int64_t rows_;
+  uint64_t seed_;
   const NarrowKernels& kernels_;
   List<NarrowLayer> layers_;
   List<NarrowStep> steps_;
@@ -79,17 +93,31 @@ class Narrow {
     return count;
   }
 
-  NarrowStep narrow_step(const RowStep& step, int64_t features) {
-    const auto vector = [&](RowVector v) { return as_computed({v.data, 0}, 1, features, v.dtype).data; };
-    const NormArguments norm{step.centered, step.eps, vector(step.weight), vector(step.bias)};
+  NarrowStep narrow_step(const RowStep& step, int64_t features, const RowStepGradients& gradients) {
+    using Kind = NarrowStep::Kind;
+    NarrowStep result{};
     switch (step.kind) {
       case RowStep::Kind::activation:
-        return {NarrowStep::Kind::activation, &kernels(step.activation, computed(dtype_)), step.params, norm};
+        result.kind = Kind::activation;
+        result.activation = &kernels(step.activation, computed(dtype_));
+        result.params = step.params;
+        break;
       case RowStep::Kind::norm:
-        return {NarrowStep::Kind::norm, nullptr, {}, norm};
-      default:
-        return {NarrowStep::Kind::scale, nullptr, {}, norm};
+        result.kind = Kind::norm;
+        break;
+      case RowStep::Kind::scale:
+        result.kind = Kind::scale;
+        break;
+      case RowStep::Kind::dropout:
+        result.kind = Kind::dropout;
+        result.dropout = {seed_, step.stream, step.threshold, step.scale};
+        break;
     }
+    const auto vector = [&](RowVector v) { return as_computed({v.data, 0}, 1, features, v.dtype).data; };
+    result.norm = {step.centered, step.eps, vector(step.weight), vector(step.bias)};
+    result.sums_weight = gradients.weight != nullptr;
+    result.sums_bias = gradients.bias != nullptr;
+    return result;
   }
 
   ConstRows as_computed(ConstRows matrix, int64_t rows, int64_t columns) {
@@ -107,10 +135,11 @@ class NarrowForward : Narrow {
  public:
   NarrowForward(Caller& caller, const MlpCall& mlp, ConstRows input, Rows output) : Narrow(caller, mlp) {
     const int64_t vector = kernels_.vector;
-    share_parts((rows_ + vector - 1) / vector, 1, 2 * network_.panel(), [&](int64_t first, int64_t last, void* room) {
-      const int64_t row = first * vector;
-      kernels_.forward(network_, input, output, row, std::min(rows_, last * vector) - row, room);
-    });
+    share_parts((rows_ + vector - 1) / vector, 1, network_.forward_room(),
+                [&](int64_t first, int64_t last, void* room) {
+                  const int64_t row = first * vector;
+                  kernels_.forward(network_, input, output, row, std::min(rows_, last * vector) - row, room);
+                });
   }
 };
 
@@ -125,17 +154,22 @@ class NarrowBackward : Narrow {
     if (first_layer == mlp.layers.size()) return;
     const auto layers = mlp.layers.subspan(first_layer);
     int64_t elements = 0;  // of all gradients of parameters
-    for (const Layer& layer : layers) {
+    int64_t numbers = 0;   // of those of vectors
+    for (size_t i = first_layer; i < mlp.layers.size(); ++i) {
+      const Layer& layer = mlp.layers[i];
       if (layer.weight_grad) elements += in_vectors(layer.in_features) * layer.out_features;
-      if (layer.bias_grad) elements += layer.out_features;
+      numbers += layers_[i].vector_sums() * layer.out_features;
     }
+    elements += numbers;
     const int64_t size = accumulator_size(dtype_);
     char* const sums = static_cast<char*>(caller.take(units_.count * elements * size));
-    share_parts(units_.count, 2, 3 * network_.panel() + features_ * kernels_.vector,
+    share_parts(units_.count, 2, network_.backward_room() + numbers * kernels_.vector,
                 [&](int64_t first, int64_t last, void* room) {
                   for (int64_t unit = first; unit < last; ++unit) {
-                    kernels_.backward(network_, static_cast<int>(first_layer), {input, grad_output, input_grad},
-                                      units_.begin(unit), units_.size(unit), sums + unit * elements * size, room);
+                    const int64_t row = units_.begin(unit) * kernels_.vector;
+                    const int64_t end = std::min(rows_, units_.end(unit) * kernels_.vector);
+                    kernels_.backward(network_, static_cast<int>(first_layer), {input, grad_output, input_grad}, row,
+                                      end - row, sums + unit * elements * size, room);
                   }
                 });
     if (units_.count > 1) {
@@ -143,32 +177,43 @@ class NarrowBackward : Narrow {
       add(sums + elements * size, nullptr, sums, units_.count - 1, elements);
     }
     const char* place = sums;
-    const auto store = [&](int64_t rows, int64_t columns, int64_t stride, void* gradient) {
+    const auto store = [&](int64_t rows, int64_t columns, int64_t stride, void* gradient, Dtype dtype) {
       const StoreArguments to{{gradient, columns}, /*add=*/false};
-      gemm_kernels(dtype_).store(&to, {{place, nullptr}, stride, 0, rows, 0, columns});
+      gemm_kernels(dtype).store(&to, {{place, nullptr}, stride, 0, rows, 0, columns});
       place += rows * stride * size;
     };
     for (const Layer& layer : layers) {
       const auto [outputs, inputs] = std::pair(layer.out_features, layer.in_features);
-      if (layer.weight_grad) store(outputs, inputs, in_vectors(inputs), layer.weight_grad);
-      if (layer.bias_grad) store(1, outputs, outputs, layer.bias_grad);
+      const auto store_vector = [&](void* gradient, Dtype dtype) {
+        if (gradient) store(1, outputs, outputs, gradient, dtype);
+      };
+      if (layer.weight_grad) store(outputs, inputs, in_vectors(inputs), layer.weight_grad, dtype_);
+      store_vector(layer.bias_grad, dtype_);
+      for (size_t i = 0; i < layer.step_gradients.size(); ++i) {
+        store_vector(layer.step_gradients[i].weight, layer.steps[i].weight.dtype);
+        store_vector(layer.step_gradients[i].bias, layer.steps[i].bias.dtype);
+      }
     }
   }
 
  private:
   int64_t in_vectors(int64_t n) const { return (n + kernels_.vector - 1) / kernels_.vector * kernels_.vector; }
-  static bool wants_parameters(const Layer& layer) { return layer.weight_grad || layer.bias_grad; }
+  static bool wants_parameters(const Layer& layer) {
+    return layer.weight_grad || layer.bias_grad ||
+           std::any_of(layer.step_gradients.begin(), layer.step_gradients.end(),
+                       [](const RowStepGradients& step) { return step.weight || step.bias; });
+  }
 
-  // The rows are summed up in units, and then those, one after another. Their number, and with it every bit of the
-  // result, does not depend on the threads.
+  // Rows, in vectors, are summed up in units, and then those, one after another. Their number, and with it every bit of
+  // the result, does not depend on the threads.
   Parts units() const {
-    constexpr int64_t least_operations = 200'000;
+    constexpr int64_t least_operations = 1'200'000;
     constexpr int64_t most_rows = 1024;
     constexpr int64_t few = 16;
     constexpr int64_t many = 64;
-    const int64_t least = least_operations / std::max<int64_t>(1, 2 * elements_);
+    const int64_t least = least_operations / operations(/*passes=*/2);
     const int64_t rows = std::max({least, std::min(rows_ / few, most_rows), rows_ / many, kernels_.tile_rows});
-    return {rows_, rows};
+    return {in_vectors(rows_) / kernels_.vector, in_vectors(rows) / kernels_.vector};
   }
 
   Parts units_;
