@@ -282,7 +282,7 @@ def narrow_network(
             for _ in range(2 if step == "layer_norm" else 1):
                 needed = with_vectors or step == "scale"
                 parameters.append(random_tensor((width,), vector_dtype, device, len(parameters)) if needed else None)
-            params += [1e-2] if step.endswith("norm") else []
+            params += [0.0 if dtype == vector_dtype else 1e-2] if step.endswith("norm") else []
         elif step in ("dropout", "elu"):
             params.append(0.3)
     input, grad = (random_tensor((rows, size), dtype, device, seed=20 + size) for size in (sizes[0], sizes[-1]))

@@ -615,9 +615,7 @@ class Backward {
     if (layer.kept.data) read_panel<Storage>(constant(layer.kept), panel, layer.out_features, value(0));
     for (int k = 0; k < layer.step_count; ++k) {
       apply<S>(layer.steps[k], value(k), multipliers(k), value(k + 1), panel, layer.out_features);
-      // Zeros may have become NaN.
-      clear_rest<S>(value(k), panel, layer.out_features);
-      clear_rest<S>(value(k + 1), panel, layer.out_features);
+      clear_rest<S>(value(k), panel, layer.out_features);  // where zeros may have become NaN
     }
   }
 
