@@ -166,12 +166,22 @@ class Unbound(Layers):
         return self.fc2(hidden)
 
 
+class UnboundBefore(Layers):
+    """The same in another statement."""
+
+    def forward(self, x):
+        x = hidden(x)  # noqa: F821
+        hidden = self.act(self.fc1(x))
+        return self.fc2(hidden)
+
+
 @pytest.mark.parametrize("is_global", [False, True])
-def test_unbound_variable(is_global: bool, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("form", [Unbound, UnboundBefore])
+def test_unbound_variable(form: Any, is_global: bool, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """It does not become the global one of its name."""
     if is_global:
         monkeypatch.setitem(globals(), "hidden", torch.cos)
-    module, _, _ = converted(Unbound, device)
+    module, _, _ = converted(form, device)
     with pytest.raises(UnboundLocalError):
         module(batch(device))
 

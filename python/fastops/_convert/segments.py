@@ -99,10 +99,25 @@ def find_segments(module: nn.Module, choose: Callable[[list[Any]], Choice]) -> S
             continue
         resolver = _Resolver(module, method)
         rewriter = _Rewriter(definition, method.__code__, functools.partial(_chosen, resolver, choose))
-        rewriter.rewritten()
-        if any(rewriter.choices):
+        changed = rewriter.rewritten()
+        # A variable that is read before it has a value must not become the global one.
+        is_local = variables_of(definition) & loads_of(changed) <= variables_of(changed)
+        if is_local and any(rewriter.choices):
             found.append(Method(name, ast.unparse(definition), tuple(rewriter.choices)))
     return Segments(tuple(found)) if found else None
+
+
+def variables_of(definition: ast.FunctionDef) -> set[str]:
+    """What a definition gives a value, or has as arguments."""
+    arguments = {node.arg for node in ast.walk(definition.args) if isinstance(node, ast.arg)}
+    stores = (node for node in ast.walk(definition) if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load))
+    return arguments | {node.id for node in stores}
+
+
+def loads_of(definition: ast.FunctionDef) -> set[str]:
+    """What it reads."""
+    names = (node for node in ast.walk(definition) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load))
+    return {node.id for node in names}
 
 
 def unwrapped(method: types.FunctionType) -> list[types.FunctionType]:
@@ -190,12 +205,6 @@ class _Rewriter(ast.NodeTransformer):
                 place = node.lineno, node.col_offset
                 self.last_loads[node.id] = max(place, self.last_loads.get(node.id, place))
         names = [node for node in ast.walk(definition) if isinstance(node, ast.Name)]
-        arguments = [node for node in ast.walk(definition.args) if isinstance(node, ast.arg)]
-        self.first_stores = {argument.arg: (0, 0) for argument in arguments}
-        for node in names:
-            if not isinstance(node.ctx, ast.Load):
-                place = node.lineno, node.col_offset
-                self.first_stores[node.id] = min(place, self.first_stores.get(node.id, place))
         loads = collections.Counter(node.id for node in names if isinstance(node.ctx, ast.Load))
         stores = collections.Counter(node.id for node in names if not isinstance(node.ctx, ast.Load))
         self.counts: dict[str, tuple[int, int]] = {name: (loads[name], stores[name]) for name in loads | stores}
@@ -287,9 +296,7 @@ class _Rewriter(ast.NodeTransformer):
         """The variable that a statement gives the value of a chain."""
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=value) if name not in self.shared and links(value).steps:
-                # Without the statement that makes it a local variable, it would be read as a global one.
-                is_bound = self.first_stores[name] < (node.lineno, node.col_offset) or not reads(value, name)
-                return name if is_bound else None
+                return name
         return None
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
