@@ -81,6 +81,20 @@ def test_change_of_attribute(device: Any) -> None:
     assert not ops_of(model, batch(device))
 
 
+@pytest.mark.parametrize(("form", "name"), [(Chain, "down"), (Packed, "gate_last")])
+def test_missing_attribute(form: Any, name: str, device: Any) -> None:
+    """What is no longer there is missed where the original misses it, after what it calls before."""
+    model, reference, _ = converted(lambda: form().requires_grad_(False), device)
+    notes: dict[nn.Module, list[nn.Module]] = {model: [], reference: []}
+    for each, called in notes.items():
+        delattr(each, name)
+        for child in each.children():
+            child.register_forward_hook(lambda module, *_, called=called: called.append(type(module)))
+        with pytest.raises(AttributeError, match=name):
+            each(batch(device))
+    assert notes[model] == notes[reference] != []
+
+
 def test_change_of_class(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A forward that somebody else gives the class afterwards counts."""
     model, _, _ = converted(Chain, device)

@@ -111,7 +111,10 @@ def _with_formula(original: Any, formula: Formula | None) -> dict[str, Any]:
             return None
         if takes_more and not _are_same(original_forward.__defaults__, defaults):
             return None
-        return layers(self) if _holds(self, formula) and (hold is None or hold()) else None
+        try:
+            return layers(self) if _holds(self, formula) and (hold is None or hold()) else None
+        except (AttributeError, LookupError, NameError):  # it is for the original to raise, after what comes before it
+            return None
 
     @functools.wraps(original_forward)  # TorchScript compiles what is wrapped, and its signature is shown
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
