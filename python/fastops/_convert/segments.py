@@ -110,14 +110,16 @@ def find_segments(module: nn.Module, choose: Callable[[list[Any]], Choice]) -> S
 def variables_of(definition: ast.FunctionDef) -> set[str]:
     """What a definition gives a value, or has as arguments."""
     arguments = {node.arg for node in ast.walk(definition.args) if isinstance(node, ast.arg)}
-    stores = (node for node in ast.walk(definition) if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load))
-    return arguments | {node.id for node in stores}
+    return arguments | {node.id for node in names_in(definition) if not isinstance(node.ctx, ast.Load)}
 
 
 def loads_of(definition: ast.FunctionDef) -> set[str]:
     """What it reads."""
-    names = (node for node in ast.walk(definition) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load))
-    return {node.id for node in names}
+    return {node.id for node in names_in(definition) if isinstance(node.ctx, ast.Load)}
+
+
+def names_in(definition: ast.FunctionDef) -> list[ast.Name]:
+    return [node for node in ast.walk(definition) if isinstance(node, ast.Name)]
 
 
 def unwrapped(method: types.FunctionType) -> list[types.FunctionType]:
@@ -200,11 +202,11 @@ class _Rewriter(ast.NodeTransformer):
         self.shared = {*code.co_cellvars, *code.co_freevars}
         self.has_loops = any(isinstance(node, (ast.For, ast.While)) for node in ast.walk(definition))
         self.last_loads: dict[str, tuple[int, int]] = {}
-        for node in ast.walk(definition):
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+        for node in names_in(definition):
+            if isinstance(node.ctx, ast.Load):
                 place = node.lineno, node.col_offset
                 self.last_loads[node.id] = max(place, self.last_loads.get(node.id, place))
-        names = [node for node in ast.walk(definition) if isinstance(node, ast.Name)]
+        names = names_in(definition)
         loads = collections.Counter(node.id for node in names if isinstance(node.ctx, ast.Load))
         stores = collections.Counter(node.id for node in names if not isinstance(node.ctx, ast.Load))
         self.counts: dict[str, tuple[int, int]] = {name: (loads[name], stores[name]) for name in loads | stores}
