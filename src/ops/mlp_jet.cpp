@@ -1,8 +1,8 @@
 #include "ops/mlp_jet.h"
 
 #include <ATen/ops/cat.h>
+#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/ones_like.h>
-#include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -136,10 +136,8 @@ Tensor project_rows(const MlpJetArguments& mlp, size_t layer, const Tensor& h) {
   const Tensor z = linear(h, mlp.weights[layer], {}, mlp.ensemble);
   const Tensor& bias = mlp.biases[layer];
   if (!bias.defined()) return z;
-  const Tensor first = bias.unsqueeze(-2);
-  auto sizes = first.sym_sizes().vec();
-  sizes.end()[-2] = h.sym_size(-2) - 1;
-  Tensor rows = at::cat({first, at::zeros_like(first).expand_symint(sizes)}, -2);
+  const c10::SymInt others = h.sym_size(-2) - 1;
+  Tensor rows = at::constant_pad_nd_symint(bias.unsqueeze(-2), {0, 0, 0, others});
   // That of each network of an ensemble is for all of its points.
   while (rows.dim() > 2 && rows.dim() < z.dim()) rows = rows.unsqueeze(1);
   return z + rows;
