@@ -83,12 +83,16 @@ def networks(quick: bool) -> Iterator[Workload]:
     cases: list[tuple[tuple[int, ...], nn.Module, float]] = [
         ((256, 256, 256), nn.ReLU(), 0.1),
         ((17, 64, 64, 6), nn.Tanh(), 0.0),
+        ((17, 64, 64, 6), nn.ReLU(), 0.1),
     ]
     for sizes, activation, dropout in cases:
         for rows in (256,) if quick else (1, 64, 256, 1024):
             build = partial(models.normalized, sizes, activation, dropout)
             name = f"{'-'.join(map(str, sizes))}-layer_norm-{type(activation).__name__.lower()}"
             yield Network("networks", f"{name}-dropout" if dropout else name, rows, torch.float32, build)
+    for rows in (256,) if quick else (64, 256, 1024):
+        block = partial(models.Residual, 64, 128, nn.GELU(), 0.1)
+        yield Network("networks", "block-64-128-gelu-dropout", rows, torch.float32, block, input_gradient=True)
     for dtype in (torch.float32, torch.bfloat16):
         for dropout in (0.1, 0.0):
             for rows in (128,) if quick else (128, 512):
