@@ -96,6 +96,7 @@ class Row {
   // Where the row begins in a matrix.
   __device__ int64_t begin() const { return row_ * all_columns_; }
 
+  __device__ bool exists() const { return columns_ > 0; }
   __device__ int columns() const { return all_columns_; }
 
   // The thread's fours in a tile.

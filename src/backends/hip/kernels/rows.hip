@@ -282,8 +282,10 @@ class Backward {
     });
   }
 
-  // The sums' tiles are those of the weight, if it has one, and of the bias.
+  // The sums' tiles are those of the weight, if it has one, and of the bias. A row that does not exist adds nothing: a
+  // norm without eps has made NaN of its zeros.
   __device__ __forceinline__ void through_affine(const RowStep& step, const Four<S>* kept, Four<S>* of_weight) {
+    if (!row_.exists()) return;
     Four<S>* const of_bias = step.wants_weight_grad ? row_.tile_after(of_weight) : of_weight;
     const auto add = [&](int place, const Four<S>& g) {
       if (step.wants_weight_grad) {
