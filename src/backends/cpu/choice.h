@@ -18,6 +18,6 @@ bool has_faster_products(const at::Tensor& input, at::TensorList weights, Pass p
 // Whether rows go through all layers of a network in vectors: that is the fastest way through narrow ones.
 bool is_narrow(const at::Tensor& input, at::TensorList weights, Pass pass);
 // The same where there are steps on rows between its products, which else are calls of their own.
-bool is_narrow_with_steps(const at::Tensor& input, at::TensorList weights);
+bool is_narrow_with_steps(const at::Tensor& input, at::TensorList weights, Pass pass);
 
 }  // namespace fastops::cpu

@@ -297,6 +297,13 @@ struct NarrowNetwork {
     return (3 + most_kept) * panel() + (most_steps > 0 ? (1 + most_steps) * panel() + most_steps * panel_rows : 0);
   }
 };
+// Rows of a matrix beside each other: of each feature a panel has `stride` numbers.
+struct PanelRows {
+  int64_t first;
+  int64_t count;
+  bool more;       // whether there are rows behind these, which may be read
+  int64_t stride;  // `count` in whole vectors: from one feature to the next
+};
 struct NarrowGradients {
   ConstRows input;
   ConstRows grad_output;
@@ -308,6 +315,11 @@ struct NarrowKernels {
   int64_t vector;     // the numbers of a vector
   int64_t tile_rows;  // the rows that products take at once, in whole vectors
   void (*forward)(const NarrowNetwork&, ConstRows input, Rows output, int64_t first_row, int64_t rows, void* room);
+  // What that is made of, for threads that share a panel: its features or outputs from `first` to `end`, and all.
+  void (*read)(ConstRows matrix, const PanelRows&, int64_t first, int64_t end, void* panel);
+  void (*product)(const NarrowLayer&, const PanelRows&, int64_t first, int64_t end, const void* x, void* y);
+  void (*steps)(const NarrowLayer&, const PanelRows&, void* y, void* kept);
+  void (*write)(const void* panel, Rows matrix, const PanelRows&, int64_t first, int64_t end);
   // From the last layer down to `first_layer`. Needs room for a vector for each number of the vectors' sums, too.
   // sums: the gradients from these rows, of each layer's weight, whose rows are whole vectors, its bias, and its steps'
   // weight and bias, as far as they are wanted, one after another.

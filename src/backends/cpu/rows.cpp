@@ -205,7 +205,7 @@ class LayerList {
 };
 
 // Whether a network is one for narrow kernels: of their steps, and with products of one dtype.
-bool goes_narrow(const SequentialArguments& network) {
+bool goes_narrow(const SequentialArguments& network, Pass pass) {
   std::vector<Tensor> weights;
   for (const Step& step : network.steps) {
     if (step.kind == Step::Kind::gated_linear) return false;
@@ -213,13 +213,13 @@ bool goes_narrow(const SequentialArguments& network) {
     if (step.weight.scalar_type() != network.input.scalar_type()) return false;
     weights.push_back(step.weight);
   }
-  return is_narrow_with_steps(network.input, weights);
+  return is_narrow_with_steps(network.input, weights, pass);
 }
 
 }  // namespace
 
 std::optional<Tensor> try_sequential(const SequentialArguments& network, std::vector<Tensor>* saved) {
-  if (!goes_narrow(network)) return std::nullopt;
+  if (!goes_narrow(network, Pass::forward)) return std::nullopt;
   const Tensor& input = network.input;
   LayerList layers(network);
   if (saved) {
@@ -236,7 +236,7 @@ std::optional<Tensor> try_sequential(const SequentialArguments& network, std::ve
 }
 
 std::optional<std::vector<Tensor>> try_sequential_backward(const SequentialBackwardArguments& network) {
-  if (!goes_narrow(network)) return std::nullopt;
+  if (!goes_narrow(network, Pass::backward)) return std::nullopt;
   const Tensor& input = network.input;
   std::vector<Tensor> results(network.output_mask.size());
   if (network.wants_input()) results[0] = rows_result(input, input.size(-1));

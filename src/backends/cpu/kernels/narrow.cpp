@@ -92,8 +92,11 @@ void for_each_tile(int64_t things, int most, F f) {
 
 template <class S, int vectors>
 void multiply(Factors<S> factors, int64_t depth, int64_t outputs, const S* x, const S* bias, S* y, int64_t stride) {
-  static constexpr auto tiles = table_of<most_outputs(vectors)>([](auto size) { return tile<S, size, vectors>; });
-  for_each_tile(outputs, most_outputs(vectors), [&](int first, int size) {
+  constexpr int most = most_outputs(vectors);
+  static constexpr auto tiles = table_of<most>([](auto size) { return tile<S, size, vectors>; });
+  // Rows of factors that lie so far apart are in one set of the L1 cache, which has room for eight.
+  const bool in_one_set = factors.output_step * static_cast<int64_t>(sizeof(S)) % 4096 == 0;
+  for_each_tile(outputs, in_one_set ? std::min(8, most) : most, [&](int first, int size) {
     tiles[size - 1]({factors.data + first * factors.output_step, factors.output_step, factors.depth_step}, depth, x,
                     bias ? bias + first : nullptr, y + first * stride, stride);
   });
@@ -178,13 +181,6 @@ void add_gradient(const S* grad, int64_t grad_stride, int64_t outputs, const S* 
 }
 
 // ---- panels ----
-
-struct PanelRows {
-  int64_t first;
-  int64_t count;
-  bool more;       // whether there are rows behind these, which may be read
-  int64_t stride;  // `count` in whole vectors: from one feature to the next
-};
 
 // Features of which so few are copied number by number.
 constexpr int64_t single_features = 2;
@@ -471,35 +467,69 @@ void apply_backward(const NarrowStep& step, const S* x, const S* multipliers, S*
 
 // ---- networks ----
 
+// Features from `first` to `end` of a panel.
+template <class Storage>
+void read(ConstRows matrix, const PanelRows& rows, int64_t first, int64_t end, void* panel) {
+  using S = Compute<Storage>;
+  matrix.data = static_cast<const Storage*>(matrix.data) + first;
+  read_panel<Storage>(matrix, rows, end - first, static_cast<S*>(panel) + first * rows.stride);
+}
+template <class Storage>
+void write(const void* panel, Rows matrix, const PanelRows& rows, int64_t first, int64_t end) {
+  using S = Compute<Storage>;
+  matrix.data = static_cast<Storage*>(matrix.data) + first;
+  write_panel<Storage>(static_cast<const S*>(panel) + first * rows.stride, matrix, rows, end - first);
+}
+
+// A layer's outputs from `first` to `end`, up to its steps; y is x where there is no product.
+template <class Storage>
+void through_product(const NarrowLayer& layer, const PanelRows& rows, int64_t first, int64_t end, const void* x,
+                     void* y) {
+  using S = Compute<Storage>;
+  S* const result = static_cast<S*>(y) + first * rows.stride;
+  if (!layer.only_steps) {
+    const S* const weight = static_cast<const S*>(layer.weight.data) + first * layer.weight.stride;
+    const S* const bias = layer.bias ? static_cast<const S*>(layer.bias) + first : nullptr;
+    multiply<S>({weight, layer.weight.stride, 1}, layer.in_features, end - first, static_cast<const S*>(x), bias,
+                result, rows.stride);
+  }
+  if (layer.kept.data && !layer.keeps_output) write<Storage>(y, layer.kept, rows, first, end);
+  if (layer.activation) {
+    layer.activation->forward(result, result, (end - first) * rows.stride, layer.params, /*stream=*/false);
+  }
+  if (layer.kept.data && layer.keeps_output) write<Storage>(y, layer.kept, rows, first, end);
+}
+
+// A layer's steps on all of its outputs, and what comes after them; `kept` is the panel that a residual connection
+// begins or ends with.
+template <class S>
+void through_steps(const NarrowLayer& layer, const PanelRows& rows, void* panel, void* kept) {
+  S* const y = static_cast<S*>(panel);
+  const int64_t n = layer.out_features * rows.stride;
+  for (const NarrowStep& step : std::span(layer.steps, layer.step_count)) {
+    apply<S>(step, y, nullptr, y, rows, layer.out_features);
+  }
+  if (layer.end == NarrowEnd::residual) std::copy_n(y, n, static_cast<S*>(kept));
+  if (layer.end == NarrowEnd::add) add<S>(static_cast<const S*>(kept), y, n);
+}
+
 template <class Storage>
 void forward(const NarrowNetwork& network, ConstRows input, Rows output, int64_t first_row, int64_t rows, void* room) {
   using S = Compute<Storage>;
   for_each_panel<S>(network, first_row, rows, [&](const PanelRows& panel) {
     S* x = static_cast<S*>(room);
     S* y = x + network.panel();
-    S* kept_panel = y + network.panel();
-    read_panel<Storage>(input, panel, network.layers[0].in_features, x);
+    S* kept = y + network.panel();
+    read<Storage>(input, panel, 0, network.layers[0].in_features, x);
     for (const NarrowLayer& layer : std::span(network.layers, network.count)) {
-      if (layer.only_steps) {
-        std::swap(x, y);
-      } else {
-        const Factors<S> weight{static_cast<const S*>(layer.weight.data), layer.weight.stride, 1};
-        const auto* const bias = static_cast<const S*>(layer.bias);
-        multiply<S>(weight, layer.in_features, layer.out_features, x, bias, y, panel.stride);
-      }
-      const int64_t n = layer.out_features * panel.stride;
-      const auto keep = [&] { write_panel<Storage>(y, layer.kept, panel, layer.out_features); };
-      if (layer.kept.data && !layer.keeps_output) keep();
-      if (layer.activation) layer.activation->forward(y, y, n, layer.params, /*stream=*/false);
-      if (layer.kept.data && layer.keeps_output) keep();
-      for (const NarrowStep& step : std::span(layer.steps, layer.step_count)) {
-        apply<S>(step, y, nullptr, y, panel, layer.out_features);
-      }
-      if (layer.end == NarrowEnd::residual) kept_panel = std::copy_n(y, n, kept_panel) + (network.panel() - n);
-      if (layer.end == NarrowEnd::add) add<S>(kept_panel -= network.panel(), y, n);
+      if (layer.only_steps) std::swap(x, y);
+      through_product<Storage>(layer, panel, 0, layer.out_features, x, y);
+      if (layer.end == NarrowEnd::add) kept -= network.panel();
+      through_steps<S>(layer, panel, y, kept);
+      if (layer.end == NarrowEnd::residual) kept += network.panel();
       std::swap(x, y);
     }
-    write_panel<Storage>(x, output, panel, network.layers[network.count - 1].out_features);
+    write<Storage>(x, output, panel, 0, network.layers[network.count - 1].out_features);
   });
 }
 
@@ -656,7 +686,14 @@ void backward(const NarrowNetwork& network, int first_layer, const NarrowGradien
 template <class Storage>
 constexpr NarrowKernels narrow_kernels() {
   using S = Compute<Storage>;
-  return {Vec<S>::width, tile_vectors * Vec<S>::width, forward<Storage>, backward<Storage>};
+  return {Vec<S>::width,
+          tile_vectors * Vec<S>::width,
+          forward<Storage>,
+          read<Storage>,
+          through_product<Storage>,
+          through_steps<S>,
+          write<Storage>,
+          backward<Storage>};
 }
 
 }  // namespace

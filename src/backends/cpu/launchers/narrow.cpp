@@ -133,14 +133,89 @@ class Narrow {
 
 class NarrowForward : Narrow {
  public:
-  NarrowForward(Caller& caller, const MlpCall& mlp, ConstRows input, Rows output) : Narrow(caller, mlp) {
-    const int64_t vector = kernels_.vector;
-    share_parts((rows_ + vector - 1) / vector, 1, network_.forward_room(),
-                [&](int64_t first, int64_t last, void* room) {
-                  const int64_t row = first * vector;
-                  kernels_.forward(network_, input, output, row, std::min(rows_, last * vector) - row, room);
-                });
+  NarrowForward(Caller& caller, const MlpCall& mlp, ConstRows input, Rows output)
+      : Narrow(caller, mlp), vectors_((rows_ + kernels_.vector - 1) / kernels_.vector) {
+    if (shares_layers()) {
+      profile(caller_, "fastops::narrow_network", [&] { run_layers(input, output); });
+      return;
+    }
+    share_parts(vectors_, 1, network_.forward_room(), [&](int64_t first, int64_t last, void* room) {
+      const int64_t row = first * kernels_.vector;
+      kernels_.forward(network_, input, output, row, std::min(rows_, last * kernels_.vector) - row, room);
+    });
   }
+
+ private:
+  // Whether threads share each layer, because there are too few rows for all of them to go through the network with
+  // some each, or to read large weights for some each. Results have the same bits.
+  bool shares_layers() const {
+    constexpr int64_t least_operations = 500'000;  // of a layer, that are worth it
+    constexpr int64_t large_weights = 1024 * 1024;
+    const int64_t threads = threads_for(caller_, rows_ * operations(1));
+    if (threads == 1 || rows_ * elements_ < least_operations * static_cast<int64_t>(layers_.size())) return false;
+    const int64_t most_vectors = (vectors_ + threads - 1) / threads;
+    const bool few = vectors_ * kernels_.vector < threads * kernels_.tile_rows;
+    return 8 * vectors_ < 7 * threads * most_vectors || (few && elements_ >= large_weights);
+  }
+
+  void run_layers(ConstRows input, Rows output) {
+    const Parts panels(vectors_, kernels_.tile_rows / kernels_.vector);
+    const auto rows_of = [&](int64_t panel) {
+      const int64_t begin = panels.begin(panel) * kernels_.vector;
+      const int64_t end = panels.end(panel) * kernels_.vector;
+      return PanelRows{begin, std::min(rows_, end) - begin, end < rows_, end - begin};
+    };
+    // f(panel, first, end) for features of the panels.
+    const auto share_features = [&](int64_t features, int64_t operations, auto f) {
+      const int64_t blocks = (features + feature_step - 1) / feature_step;
+      const int64_t grain = grain_size / (operations * feature_step * kernels_.vector) + 1;
+      share(caller_, panels.count * blocks, grain, [&](int64_t begin, int64_t end) {
+        while (begin < end) {
+          const int64_t first = begin % blocks;
+          const int64_t last = std::min(blocks, first + end - begin);
+          f(begin / blocks, first * feature_step, std::min(features, last * feature_step));
+          begin += last - first;
+        }
+      });
+    };
+    const int64_t size = network_.widest * kernels_.tile_rows * accumulator_size(dtype_);
+    const auto take_panels = [&] { return static_cast<char*>(caller_.take(panels.count * size)); };
+    char* x = take_panels();
+    char* y = take_panels();
+    List<char*> kept(caller_, network_.most_kept, nullptr);
+    for (char*& room : kept) room = take_panels();
+    int kept_count = 0;
+    share_features(layers_[0].in_features, 1, [&](int64_t panel, int64_t first, int64_t end) {
+      kernels_.read(input, rows_of(panel), first, end, x + panel * size);
+    });
+    for (const NarrowLayer& layer : layers_) {
+      const bool has_steps = layer.step_count > 0 || layer.end != NarrowEnd::none;
+      const bool is_last = &layer == &layers_.back();
+      const auto write = [&](int64_t panel, int64_t first, int64_t end) {
+        if (is_last) kernels_.write(y + panel * size, output, rows_of(panel), first, end);
+      };
+      if (layer.only_steps) std::swap(x, y);
+      share_features(layer.out_features, layer.only_steps ? 1 : layer.in_features,
+                     [&](int64_t panel, int64_t first, int64_t end) {
+                       kernels_.product(layer, rows_of(panel), first, end, x + panel * size, y + panel * size);
+                       if (!has_steps) write(panel, first, end);
+                     });
+      if (has_steps) {
+        if (layer.end == NarrowEnd::add) --kept_count;
+        char* const kept_panels = layer.end == NarrowEnd::none ? nullptr : kept[kept_count];
+        if (layer.end == NarrowEnd::residual) ++kept_count;
+        share(caller_, panels.count, 1, [&](int64_t begin, int64_t end) {
+          for (int64_t panel = begin; panel < end; ++panel) {
+            kernels_.steps(layer, rows_of(panel), y + panel * size, kept_panels ? kept_panels + panel * size : nullptr);
+            write(panel, 0, layer.out_features);
+          }
+        });
+      }
+      std::swap(x, y);
+    }
+  }
+
+  int64_t vectors_;  // of rows
 };
 
 class NarrowBackward : Narrow {
