@@ -46,35 +46,46 @@ struct Factors {
   int64_t depth_step;
 };
 
+// As many terms are added up one after another: sums of more are sums of such sums, whose rounding errors are smaller.
+constexpr int64_t most_terms = 256;
+
 // y[output] = sum over k of factors(output, k) * x[k], + bias[output], for the rows of a panel.
 template <class S, int outputs, int vectors>
 FASTOPS_TILE void tile(Factors<S> factors, int64_t depth, const S* x, const S* bias, S* y, int64_t stride) {
   using V = typename Vec<S>::Base;
   constexpr int width = Vec<S>::width;
-  V sum[outputs][vectors];
-  FASTOPS_UNROLL(12)
-  for (int i = 0; i < outputs; ++i) {
-    FASTOPS_UNROLL(3)
-    for (int j = 0; j < vectors; ++j) sum[i][j] = V(S(0));
-  }
-  for (int64_t k = 0; k < depth; ++k) {
-    V values[vectors];
-    FASTOPS_UNROLL(3)
-    for (int j = 0; j < vectors; ++j) values[j] = V::loadu(x + j * width);
+  const Parts parts(std::max<int64_t>(1, depth), most_terms);
+  for (int64_t part = 0; part < parts.count; ++part) {
+    V sum[outputs][vectors];
     FASTOPS_UNROLL(12)
     for (int i = 0; i < outputs; ++i) {
-      const V factor(factors.data[i * factors.output_step]);
       FASTOPS_UNROLL(3)
-      for (int j = 0; j < vectors; ++j) sum[i][j] = fmadd(factor, values[j], sum[i][j]);
+      for (int j = 0; j < vectors; ++j) sum[i][j] = V(S(0));
     }
-    x += stride;
-    factors.data += factors.depth_step;
-  }
-  FASTOPS_UNROLL(12)
-  for (int i = 0; i < outputs; ++i) {
-    const V shift(bias ? bias[i] : S(0));
-    FASTOPS_UNROLL(3)
-    for (int j = 0; j < vectors; ++j) (bias ? sum[i][j] + shift : sum[i][j]).store(y + i * stride + j * width);
+    for (int64_t k = std::min(depth, parts.size(part)); k > 0; --k) {
+      V values[vectors];
+      FASTOPS_UNROLL(3)
+      for (int j = 0; j < vectors; ++j) values[j] = V::loadu(x + j * width);
+      FASTOPS_UNROLL(12)
+      for (int i = 0; i < outputs; ++i) {
+        const V factor(factors.data[i * factors.output_step]);
+        FASTOPS_UNROLL(3)
+        for (int j = 0; j < vectors; ++j) sum[i][j] = fmadd(factor, values[j], sum[i][j]);
+      }
+      x += stride;
+      factors.data += factors.depth_step;
+    }
+    const bool is_last = part + 1 == parts.count;
+    FASTOPS_UNROLL(12)
+    for (int i = 0; i < outputs; ++i) {
+      const V shift(bias && is_last ? bias[i] : S(0));
+      FASTOPS_UNROLL(3)
+      for (int j = 0; j < vectors; ++j) {
+        S* const place = y + i * stride + j * width;
+        if (part > 0) sum[i][j] = V::loadu(place) + sum[i][j];
+        (bias && is_last ? sum[i][j] + shift : sum[i][j]).store(place);
+      }
+    }
   }
 }
 
