@@ -60,8 +60,7 @@ constexpr Faster table[] = {
     {Cpu::zen4, Operands::float64, Pass::backward, 32, any, any},
     {Cpu::zen4, Operands::float32, Pass::forward, 1, 64, any},
     {Cpu::zen4, Operands::float32, Pass::forward, 1, any, large_weights},
-    {Cpu::zen4, Operands::float32, Pass::backward, 2, 64, any},
-    {Cpu::zen4, Operands::float32, Pass::backward, 2, any, large_weights},
+    {Cpu::zen4, Operands::float32, Pass::backward, 2, any, large_weights / 16},
     {Cpu::zen4, Operands::pairs, Pass::forward, 1, 32, any},
     {Cpu::zen4, Operands::pairs, Pass::forward, 1, any, large_weights},
     {Cpu::zen4, Operands::pairs, Pass::backward, 1, 64, large_weights / 16},
@@ -148,18 +147,19 @@ int64_t most_features(const at::Tensor& input, at::TensorList weights) {
 
 // Whether a network's rows can go through all layers in vectors.
 bool can_go_in_vectors(const at::Tensor& input, at::TensorList weights) {
-  if (weights.size() < 2 || !has_own_products(input)) return false;
+  if (!has_own_products(input)) return false;
   const NarrowKernels& kernels = narrow_kernels(dtype_of(input));
   const auto [rows, elements] = shape_of(input, weights);
-  return kernels.forward && rows >= kernels.vector && elements > 0;
+  constexpr int64_t least_of_layer = 256 * 1024;
+  return kernels.forward && rows >= kernels.vector && elements > (weights.size() > 1 ? 0 : least_of_layer);
 }
 
 // Whether networks of more features do so in the forward pass. Weights of 16 bits would have to be converted before.
-bool goes_wide(const at::Tensor& input, int64_t rows) {
+bool goes_wide(const at::Tensor& input, int64_t rows, int64_t elements) {
   if (input.element_size() == 2) return false;
   // Measured on Zen 4, with vectors of either size.
   static const Cpu kind = cpu_kind(cpu_traits());
-  return kind == Cpu::zen4 || (kind == Cpu::other_in_avx2 && rows <= 2 * many_rows);
+  return kind == Cpu::zen4 || (kind == Cpu::other_in_avx2 && rows <= 2 * many_rows && elements <= large_weights);
 }
 
 // Whether rows fill three quarters of the vectors that they take.
@@ -177,7 +177,7 @@ bool is_narrow(const at::Tensor& input, at::TensorList weights, Pass pass) {
   const auto [rows, elements] = shape_of(input, weights);
   const int64_t features = most_features(input, weights);
   if (features > most_narrow_features) {
-    return pass == Pass::forward && goes_wide(input, rows) && fill_vectors(rows, vector);
+    return pass == Pass::forward && goes_wide(input, rows, elements) && fill_vectors(rows, vector);
   }
   // What they save are calls, and vectors that features leave unused. Measured on Zen 3 in AVX2, on Zen 4 in AVX-512.
   const int64_t padded = padded_elements(weights);
@@ -199,14 +199,24 @@ bool is_narrow_with_steps(const at::Tensor& input, at::TensorList weights, Pass 
   const auto [rows, elements] = shape_of(input, weights);
   const bool fills_rows = fill_vectors(rows, narrow_kernels(dtype).vector);
   if (most_features(input, weights) > most_narrow_features) {
-    return pass == Pass::forward && goes_wide(input, rows) && fills_rows;
+    return pass == Pass::forward && goes_wide(input, rows, elements) && fills_rows;
   }
   if (5 * elements < 4 * padded_elements(weights)) return true;
   return gemm_kernels(dtype).operand != Dtype::bfloat16 && fills_rows;
 }
 
+bool goes_plain(const at::Tensor& a, const at::Tensor& b) {
+  if (a.element_size() == 2 || !has_own_products(a)) return false;
+  const int64_t columns = b.size(1);
+  if (a.numel() == 0 || b.numel() == 0 || (columns > 1 && b.stride(1) != 1)) return false;
+  if (!fill_vectors(columns, narrow_kernels(dtype_of(a)).vector)) return false;
+  static const Cpu kind = cpu_kind(cpu_traits());
+  return kind == Cpu::zen4;
+}
+
 bool has_faster_products(const at::Tensor& input, at::TensorList weights, Pass pass) {
   const Products wanted = wanted_products();
+  if (getenv("XB") && atoi(getenv("XB"))) return false;
   if (wanted != Products::fastest) return wanted == Products::own;
   const Dtype dtype = dtype_of(input);
   const GemmKernels& gemm = gemm_kernels(dtype);

@@ -6,6 +6,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/mm.h>
 
+#include "backends/cpu/choice.h"
 #include "backends/cpu/launch.h"
 #include "backends/cpu/networks.h"
 #include "backends/cpu/rows.h"
@@ -109,12 +110,24 @@ struct Device {
   static constexpr auto act_mul_backward = gate_backward;
 
   static Tensor product(const Tensor& a, const Tensor& b) {
+    if (a.stride(1) == 1 && b.stride(0) == 1 && b.stride(1) != 1) return linear(a, b.t(), {});
     Tensor result = empty({a.size(0), b.size(1)}, a);
-    return at::mm_out(result, a, b);
+    if (!goes_plain(a, b)) return at::mm_out(result, a, b);
+    TorchCaller caller;
+    multiply(caller, dtype_of(a),
+             {a.const_data_ptr(), a.stride(0), a.stride(1), a.size(1), {b.const_data_ptr(), b.stride(0)},
+              result_rows(result)},
+             a.size(0), b.size(1));
+    return result;
   }
   static Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
-    if (!bias.defined()) return product(x, weight.t());
+    const std::array weights = {weight};
+    if (is_narrow(x, weights, Pass::forward)) {
+      constexpr ActivationSpec identity{Activation::identity, {}};
+      return *try_mlp({x, weights, {bias}, identity, identity}, nullptr);
+    }
     Tensor z = empty({x.size(0), weight.size(0)}, x);
+    if (!bias.defined()) return at::mm_out(z, x, weight.t());
     return at::addmm_out(z, bias, x, weight.t());
   }
 

@@ -310,6 +310,16 @@ struct NarrowGradients {
   Rows input_grad;  // may be null
 };
 
+// c = a @ b, where they lie: element (i, k) of a is at a[i * row_step + k * depth_step].
+struct PlainProduct {
+  const void* a;
+  int64_t row_step;
+  int64_t depth_step;
+  int64_t depth;
+  ConstRows b;
+  Rows c;
+};
+
 // Networks, rows of which go through all layers together, for one storage type.
 struct NarrowKernels {
   int64_t vector;     // the numbers of a vector
@@ -325,6 +335,8 @@ struct NarrowKernels {
   // weight and bias, as far as they are wanted, one after another.
   void (*backward)(const NarrowNetwork&, int first_layer, const NarrowGradients&, int64_t first_row, int64_t rows,
                    void* sums, void* room);
+  // A block of a product, in the type that is computed with.
+  void (*multiply)(const PlainProduct&, int64_t first_row, int64_t end_row, int64_t first_column, int64_t end_column);
 };
 
 // Blocks are rows of `columns` elements one after another, in the type that is computed with.

@@ -149,6 +149,9 @@ FASTOPS_KERNELS_API void mlp_forward(Caller&, const MlpCall&, ConstRows input, R
 // The last layer's kept values are not read if its activation is the identity.
 FASTOPS_KERNELS_API void mlp_backward(Caller&, const MlpCall&, ConstRows input, ConstRows grad_output, Rows input_grad);
 
+// c = a @ b, for float32 and float64, where their NarrowKernels are not null; the number of threads changes no bits.
+FASTOPS_KERNELS_API void multiply(Caller&, Dtype, const PlainProduct&, int64_t rows, int64_t columns);
+
 // The same of a narrow network, whose rows go through all layers in vectors (NarrowKernels). Where its kernels are not
 // null.
 FASTOPS_KERNELS_API void narrow_mlp_forward(Caller&, const MlpCall&, ConstRows input, Rows output);

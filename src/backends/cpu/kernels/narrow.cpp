@@ -19,8 +19,8 @@ constexpr int most_sums = 24;
 #else
 constexpr int most_sums = 12;
 #endif
-// The sums of a tile for each of its vectors.
-constexpr int most_outputs(int vectors) { return std::min(12, most_sums / vectors); }
+// The rows of a tile of so many vectors.
+constexpr int most_rows(int vectors) { return std::min(12, most_sums / vectors); }
 
 // n rounded up to whole vectors.
 template <class S>
@@ -38,156 +38,129 @@ constexpr auto table_of(F f) {
 
 // ---- products ----
 
-// A weight or its transpose: element (output, k) at data[output * output_step + k * depth_step].
+// A matrix as it lies: element (i, k) is at data[i * row_step + k * depth_step].
 template <class S>
 struct Factors {
   const S* data;
-  int64_t output_step;
+  int64_t row_step;
   int64_t depth_step;
+
+  Factors from_row(int64_t i) const { return {data + i * row_step, row_step, depth_step}; }
+};
+
+// y = factors @ x, + bias, which has a number for each row, or + y if it `adds`.
+template <class S>
+struct Multiplication {
+  Factors<S> factors;
+  int64_t depth;
+  const S* x;
+  int64_t x_stride;
+  const S* bias;
+  S* y;
+  int64_t y_stride;
+  bool adds;
+  bool pads;  // whether rows of y are whole vectors, with room for what is behind the last column
+
+  Multiplication from_column(int64_t c) const {
+    Multiplication result = *this;
+    result.x += c;
+    result.y += c;
+    return result;
+  }
 };
 
 // As many terms are added up one after another: sums of more are sums of such sums, whose rounding errors are smaller.
 constexpr int64_t most_terms = 256;
 
-// y[output] = sum over k of factors(output, k) * x[k], + bias[output], for the rows of a panel.
-template <class S, int outputs, int vectors>
-FASTOPS_TILE void tile(Factors<S> factors, int64_t depth, const S* x, const S* bias, S* y, int64_t stride) {
+// `rows` rows from the i-th, and columns of so many vectors, of whose last one there are `last`.
+template <class S, int rows, int vectors>
+FASTOPS_TILE void tile(const Multiplication<S>& to, int64_t i, int64_t last) {
   using V = typename Vec<S>::Base;
   constexpr int width = Vec<S>::width;
-  const Parts parts(std::max<int64_t>(1, depth), most_terms);
+  const int64_t x_stride = to.x_stride;
+  const S* x = to.x;
+  Factors<S> factors = to.factors.from_row(i);
+  S* const y = to.y + i * to.y_stride;
+  const Parts parts(std::max<int64_t>(1, to.depth), most_terms);
   for (int64_t part = 0; part < parts.count; ++part) {
-    V sum[outputs][vectors];
+    V sum[rows][vectors];
     FASTOPS_UNROLL(12)
-    for (int i = 0; i < outputs; ++i) {
+    for (int r = 0; r < rows; ++r) {
       FASTOPS_UNROLL(3)
-      for (int j = 0; j < vectors; ++j) sum[i][j] = V(S(0));
+      for (int j = 0; j < vectors; ++j) sum[r][j] = V(S(0));
     }
-    for (int64_t k = std::min(depth, parts.size(part)); k > 0; --k) {
-      V values[vectors];
-      FASTOPS_UNROLL(3)
-      for (int j = 0; j < vectors; ++j) values[j] = V::loadu(x + j * width);
-      FASTOPS_UNROLL(12)
-      for (int i = 0; i < outputs; ++i) {
-        const V factor(factors.data[i * factors.output_step]);
+    const auto add_up = [&](auto load_last) FASTOPS_INLINE_LAMBDA {
+      for (int64_t k = std::min(to.depth, parts.size(part)); k > 0; --k) {
+        V values[vectors];
         FASTOPS_UNROLL(3)
-        for (int j = 0; j < vectors; ++j) sum[i][j] = fmadd(factor, values[j], sum[i][j]);
+        for (int j = 0; j < vectors; ++j) {
+          values[j] = j + 1 < vectors ? V::loadu(x + j * width) : load_last(x + j * width);
+        }
+        FASTOPS_UNROLL(12)
+        for (int r = 0; r < rows; ++r) {
+          const V factor(factors.data[r * factors.row_step]);
+          FASTOPS_UNROLL(3)
+          for (int j = 0; j < vectors; ++j) sum[r][j] = fmadd(factor, values[j], sum[r][j]);
+        }
+        x += x_stride;
+        factors.data += factors.depth_step;
       }
-      x += stride;
-      factors.data += factors.depth_step;
+    };
+    const bool whole = last == width;
+    if (whole) {
+      add_up([](const S* p) { return V::loadu(p); });
+    } else {
+      add_up([last](const S* p) { return load_part(p, last); });
     }
-    const bool is_last = part + 1 == parts.count;
+    const bool adds = to.adds || part > 0;
+    const bool shifts = to.bias && part + 1 == parts.count;
     FASTOPS_UNROLL(12)
-    for (int i = 0; i < outputs; ++i) {
-      const V shift(bias && is_last ? bias[i] : S(0));
+    for (int r = 0; r < rows; ++r) {
+      const V shift(shifts ? to.bias[i + r] : S(0));
       FASTOPS_UNROLL(3)
       for (int j = 0; j < vectors; ++j) {
-        S* const place = y + i * stride + j * width;
-        if (part > 0) sum[i][j] = V::loadu(place) + sum[i][j];
-        (bias && is_last ? sum[i][j] + shift : sum[i][j]).store(place);
+        S* const place = y + r * to.y_stride + j * width;
+        const int64_t count = whole || to.pads || j + 1 < vectors ? width : last;
+        V result = sum[r][j];
+        if (adds) result = (count == width ? V::loadu(place) : load_part(place, count)) + result;
+        if (shifts) result = result + shift;
+        count == width ? result.store(place) : store_part(result, place, count);
       }
     }
   }
 }
 
-// f(first, size) for things in tiles of nearly the same size.
+// f(first, size) for things from `first` to `end`, in tiles of nearly the same size.
 template <class F>
-void for_each_tile(int64_t things, int most, F f) {
-  const int n = static_cast<int>(things);
-  const int count = (n + most - 1) / most;
-  for (int t = 0, first = 0; t < count; ++t) {
-    const int end = n * (t + 1) / count;
-    f(first, end - first);
-    first = end;
+void for_each_tile(int64_t first, int64_t end, int most, F f) {
+  const int64_t n = end - first;
+  const int64_t count = (n + most - 1) / most;
+  for (int64_t t = 0, place = 0; t < count; ++t) {
+    const int64_t next = n * (t + 1) / count;
+    f(first + place, static_cast<int>(next - place));
+    place = next;
   }
 }
 
 template <class S, int vectors>
-void multiply(Factors<S> factors, int64_t depth, int64_t outputs, const S* x, const S* bias, S* y, int64_t stride) {
-  constexpr int most = most_outputs(vectors);
+void multiply(const Multiplication<S>& to, int64_t first_row, int64_t end_row, int64_t last) {
+  constexpr int most = most_rows(vectors);
   static constexpr auto tiles = table_of<most>([](auto size) { return tile<S, size, vectors>; });
-  // Rows of factors that lie so far apart are in one set of the L1 cache, which has room for eight.
-  const bool in_one_set = factors.output_step * static_cast<int64_t>(sizeof(S)) % 4096 == 0;
-  for_each_tile(outputs, in_one_set ? std::min(8, most) : most, [&](int first, int size) {
-    tiles[size - 1]({factors.data + first * factors.output_step, factors.output_step, factors.depth_step}, depth, x,
-                    bias ? bias + first : nullptr, y + first * stride, stride);
-  });
+  // Rows that lie so far apart are in one set of the L1 cache, which has room for eight.
+  const bool in_one_set = to.factors.row_step * static_cast<int64_t>(sizeof(S)) % 4096 == 0;
+  for_each_tile(first_row, end_row, in_one_set ? std::min(8, most) : most,
+                [&](int64_t i, int size) { tiles[size - 1](to, i, last); });
 }
-// For the rows of a panel.
+
+// Rows from `first_row` to `end_row`, of so many columns.
 template <class S>
-void multiply(Factors<S> factors, int64_t depth, int64_t outputs, const S* x, const S* bias, S* y, int64_t stride) {
+void multiply(const Multiplication<S>& to, int64_t first_row, int64_t end_row, int64_t columns) {
   static constexpr auto runs = table_of<tile_vectors>([](auto size) { return multiply<S, size>; });
-  for_each_tile(stride / Vec<S>::width, tile_vectors, [&](int first, int size) {
-    const int64_t row = first * Vec<S>::width;
-    runs[size - 1](factors, depth, outputs, x + row, bias, y + row, stride);
-  });
-}
-
-// sums[output, column] (+)= sum over the rows of grad[output][row] * h[row, column], of whose last vector there are
-// `last` columns; a row of sums has whole vectors.
-template <class S, int outputs, int vectors>
-FASTOPS_TILE void gradient_tile(const S* grad, int64_t grad_stride, const S* h, int64_t h_stride, int64_t rows,
-                                int64_t last, S* sums, int64_t sums_stride, bool add) {
-  using V = typename Vec<S>::Base;
-  constexpr int width = Vec<S>::width;
-  V sum[outputs][vectors];
-  FASTOPS_UNROLL(12)
-  for (int i = 0; i < outputs; ++i) {
-    FASTOPS_UNROLL(3)
-    for (int j = 0; j < vectors; ++j) sum[i][j] = V(S(0));
-  }
-  const auto run = [&](auto load_last) FASTOPS_INLINE_LAMBDA {
-    for (int64_t r = 0; r < rows; ++r) {
-      V values[vectors];
-      FASTOPS_UNROLL(3)
-      for (int j = 0; j < vectors; ++j) {
-        values[j] = j + 1 < vectors ? V::loadu(h + j * width) : load_last(h + j * width);
-      }
-      FASTOPS_UNROLL(12)
-      for (int i = 0; i < outputs; ++i) {
-        const V factor(grad[i * grad_stride]);
-        FASTOPS_UNROLL(3)
-        for (int j = 0; j < vectors; ++j) sum[i][j] = fmadd(factor, values[j], sum[i][j]);
-      }
-      ++grad;
-      h += h_stride;
-    }
-  };
-  if (last == width) {
-    run([](const S* p) { return V::loadu(p); });
-  } else {
-    run([last](const S* p) { return load_part(p, last); });
-  }
-  FASTOPS_UNROLL(12)
-  for (int i = 0; i < outputs; ++i) {
-    FASTOPS_UNROLL(3)
-    for (int j = 0; j < vectors; ++j) {
-      S* const place = sums + i * sums_stride + j * width;
-      (add ? V::loadu(place) + sum[i][j] : sum[i][j]).store(place);
-    }
-  }
-}
-
-template <class S, int vectors>
-void add_gradient(const S* grad, int64_t grad_stride, int64_t outputs, const S* h, int64_t h_stride, int64_t rows,
-                  int64_t last, S* sums, int64_t sums_stride, bool add) {
-  static constexpr auto tiles =
-      table_of<most_outputs(vectors)>([](auto size) { return gradient_tile<S, size, vectors>; });
-  for_each_tile(outputs, most_outputs(vectors), [&](int first, int size) {
-    tiles[size - 1](grad + first * grad_stride, grad_stride, h, h_stride, rows, last, sums + first * sums_stride,
-                    sums_stride, add);
-  });
-}
-// The gradient of a weight, [outputs, columns].
-template <class S>
-void add_gradient(const S* grad, int64_t grad_stride, int64_t outputs, const S* h, int64_t h_stride, int64_t rows,
-                  int64_t columns, S* sums, bool add) {
-  static constexpr auto runs = table_of<tile_vectors>([](auto size) { return add_gradient<S, size>; });
   constexpr int64_t width = Vec<S>::width;
-  const int64_t sums_stride = in_vectors<S>(columns);
-  for_each_tile(sums_stride / width, tile_vectors, [&](int first, int size) {
+  for_each_tile(0, in_vectors<S>(columns) / width, tile_vectors, [&](int64_t first, int size) {
     const int64_t column = first * width;
     const int64_t last = std::min(columns - column - (size - 1) * width, width);
-    runs[size - 1](grad, grad_stride, outputs, h + column, h_stride, rows, last, sums + column, sums_stride, add);
+    runs[size - 1](to.from_column(column), first_row, end_row, last);
   });
 }
 
@@ -478,6 +451,28 @@ void apply_backward(const NarrowStep& step, const S* x, const S* multipliers, S*
 
 // ---- networks ----
 
+template <class S>
+void multiply_plain(const PlainProduct& product, int64_t first_row, int64_t end_row, int64_t first_column,
+                    int64_t end_column) {
+  const Factors<S> a{static_cast<const S*>(product.a), product.row_step, product.depth_step};
+  // As much of both matrices stays in the L2 cache until all rows and columns are through.
+  const Parts parts(std::max<int64_t>(1, product.depth), most_terms);
+  for (int64_t part = 0; part < parts.count; ++part) {
+    const int64_t k = std::min(product.depth, parts.begin(part));
+    const int64_t depth = std::min(product.depth, parts.size(part));
+    multiply<S>({{a.data + k * a.depth_step, a.row_step, a.depth_step},
+                 depth,
+                 row<S>(product.b, k) + first_column,
+                 product.b.stride,
+                 nullptr,
+                 static_cast<S*>(product.c.data) + first_column,
+                 product.c.stride,
+                 /*adds=*/part > 0,
+                 /*pads=*/false},
+                first_row, end_row, end_column - first_column);
+  }
+}
+
 // Features from `first` to `end` of a panel.
 template <class Storage>
 void read(ConstRows matrix, const PanelRows& rows, int64_t first, int64_t end, void* panel) {
@@ -499,10 +494,10 @@ void through_product(const NarrowLayer& layer, const PanelRows& rows, int64_t fi
   using S = Compute<Storage>;
   S* const result = static_cast<S*>(y) + first * rows.stride;
   if (!layer.only_steps) {
-    const S* const weight = static_cast<const S*>(layer.weight.data) + first * layer.weight.stride;
-    const S* const bias = layer.bias ? static_cast<const S*>(layer.bias) + first : nullptr;
-    multiply<S>({weight, layer.weight.stride, 1}, layer.in_features, end - first, static_cast<const S*>(x), bias,
-                result, rows.stride);
+    const Factors<S> weight{static_cast<const S*>(layer.weight.data), layer.weight.stride, 1};
+    multiply<S>({weight, layer.in_features, static_cast<const S*>(x), rows.stride, static_cast<const S*>(layer.bias),
+                 static_cast<S*>(y), rows.stride, /*adds=*/false, /*pads=*/true},
+                first, end, rows.stride);
   }
   if (layer.kept.data && !layer.keeps_output) write<Storage>(y, layer.kept, rows, first, end);
   if (layer.activation) {
@@ -632,12 +627,14 @@ class Backward {
       if (layer.sums_weight) {
         const ConstRows h = layer_input(below, layer.in_features, panel);
         sums -= weight_sums(layer);
-        add_gradient<S>(grad_, panel.stride, outputs, static_cast<const S*>(h.data), h.stride, panel.count,
-                        layer.in_features, sums, add_);
+        multiply<S>({{grad_, panel.stride, 1}, panel.count, static_cast<const S*>(h.data), h.stride, nullptr, sums,
+                     in_vectors<S>(layer.in_features), add_, /*pads=*/true},
+                    0, outputs, layer.in_features);
       }
       if (i == 0 ? !gradients_.input_grad.data : i == first_layer_) break;
       const Factors<S> transpose{static_cast<const S*>(layer.weight.data), 1, layer.weight.stride};
-      multiply<S>(transpose, outputs, layer.in_features, grad_, nullptr, next_, panel.stride);
+      multiply<S>({transpose, outputs, grad_, panel.stride, nullptr, next_, panel.stride, /*adds=*/false, /*pads=*/true},
+                  0, layer.in_features, panel.stride);
       clear_rest<S>(next_, panel, layer.in_features);
       std::swap(grad_, next_);
     }
@@ -704,7 +701,8 @@ constexpr NarrowKernels narrow_kernels() {
           through_product<Storage>,
           through_steps<S>,
           write<Storage>,
-          backward<Storage>};
+          backward<Storage>,
+          multiply_plain<S>};
 }
 
 }  // namespace

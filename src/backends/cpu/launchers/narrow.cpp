@@ -296,6 +296,35 @@ class NarrowBackward : Narrow {
 
 }  // namespace
 
+void multiply(Caller& caller, Dtype dtype, const PlainProduct& product, int64_t rows, int64_t columns) {
+  const NarrowKernels& kernels = narrow_kernels(dtype);
+  // What is multiplied of so many rows of a stays in the L2 cache until all columns are through.
+  constexpr int64_t most_rows = 128;
+  const Parts row_blocks(rows, most_rows);
+  const Parts tiles((columns + kernels.vector - 1) / kernels.vector, kernels.tile_rows / kernels.vector);
+  // Where that leaves threads without a block, or with one more than others, columns are parted, too.
+  const int64_t threads = threads_for(caller, rows * columns * product.depth);
+  const auto is_even = [&](int64_t column_blocks) {
+    const int64_t blocks = row_blocks.count * column_blocks;
+    return blocks % threads == 0 || blocks >= 4 * threads;
+  };
+  int64_t column_blocks = 1;
+  while (!is_even(column_blocks) && column_blocks < tiles.count) ++column_blocks;
+  const Parts parts(tiles.count, (tiles.count + column_blocks - 1) / column_blocks);
+  const int64_t blocks = row_blocks.count * parts.count;
+  profile(caller, "fastops::product", [&] {
+    share(caller, blocks, threads > 1 ? 1 : blocks, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t row = i / parts.count;
+        const int64_t part = i % parts.count;
+        const int64_t first = tiles.begin(parts.begin(part)) * kernels.vector;
+        const int64_t last = std::min(columns, tiles.begin(parts.end(part)) * kernels.vector);
+        kernels.multiply(product, row_blocks.begin(row), row_blocks.end(row), first, last);
+      }
+    });
+  });
+}
+
 void narrow_mlp_forward(Caller& caller, const MlpCall& mlp, ConstRows input, Rows output) {
   NarrowForward(caller, mlp, input, output);
 }
