@@ -53,7 +53,7 @@ ENVIRONMENTS = [
         "FASTOPS_CPU_PRODUCTS": whose,
     }
     for theirs, ours in itertools.combinations_with_replacement(TIERS, 2)
-    for whose in (["own", "torch", ""] if not ours.startswith(("default", "sve")) else [""])
+    for whose in (["own", "unpacked", "torch", ""] if not ours.startswith(("default", "sve")) else [""])
 ]
 
 LARGEST_PRODUCT = 1 << 22  # multiplications

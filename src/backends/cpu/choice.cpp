@@ -110,14 +110,17 @@ bool is_thin(int64_t rows, at::TensorList weights, int64_t elements) {
 
 // ---- the choice ----
 
-enum class Products { fastest, own, torch };
+enum class Products { fastest, own, unpacked, torch };
 
 Products wanted_products() {
   static const Products wanted = [] {
     std::vector<std::string> choices = {"torch"};
-    if (gemm_kernels(Dtype::float32).multiply) choices.insert(choices.begin(), "own");
+    if (gemm_kernels(Dtype::float32).multiply) choices.insert(choices.begin(), {"own", "unpacked"});
     const std::string choice = environment_choice("FASTOPS_CPU_PRODUCTS", choices);
-    return choice == "own" ? Products::own : choice == "torch" ? Products::torch : Products::fastest;
+    return choice == "own"        ? Products::own
+           : choice == "unpacked" ? Products::unpacked
+           : choice == "torch"    ? Products::torch
+                                  : Products::fastest;
   }();
   return wanted;
 }
@@ -148,15 +151,17 @@ int64_t most_features(const at::Tensor& input, at::TensorList weights) {
 // Whether a network's rows can go through all layers in vectors.
 bool can_go_in_vectors(const at::Tensor& input, at::TensorList weights) {
   if (!has_own_products(input)) return false;
-  const NarrowKernels& kernels = narrow_kernels(dtype_of(input));
+  const UnpackedKernels& kernels = unpacked_kernels(dtype_of(input));
   const auto [rows, elements] = shape_of(input, weights);
-  constexpr int64_t least_of_layer = 256 * 1024;
-  return kernels.forward && rows >= kernels.vector && elements > (weights.size() > 1 ? 0 : least_of_layer);
+  // A layer by itself is turned around for nothing but its own product.
+  const int64_t least = weights.size() > 1 || wanted_products() == Products::unpacked ? 1 : large_weights / 4 + 1;
+  return kernels.forward && rows >= kernels.vector && elements >= least;
 }
 
 // Whether networks of more features do so in the forward pass. Weights of 16 bits would have to be converted before.
 bool goes_wide(const at::Tensor& input, int64_t rows, int64_t elements) {
   if (input.element_size() == 2) return false;
+  if (wanted_products() == Products::unpacked) return true;
   // Measured on Zen 4, with vectors of either size.
   static const Cpu kind = cpu_kind(cpu_traits());
   return kind == Cpu::zen4 || (kind == Cpu::other_in_avx2 && rows <= 2 * many_rows && elements <= large_weights);
@@ -170,10 +175,10 @@ bool fill_vectors(int64_t rows, int64_t vector) {
 
 }  // namespace
 
-bool is_narrow(const at::Tensor& input, at::TensorList weights, Pass pass) {
+bool goes_unpacked(const at::Tensor& input, at::TensorList weights, Pass pass) {
   if (!can_go_in_vectors(input, weights)) return false;
   const Dtype dtype = dtype_of(input);
-  const int64_t vector = narrow_kernels(dtype).vector;
+  const int64_t vector = unpacked_kernels(dtype).vector;
   const auto [rows, elements] = shape_of(input, weights);
   const int64_t features = most_features(input, weights);
   if (features > most_narrow_features) {
@@ -193,11 +198,11 @@ bool is_narrow(const at::Tensor& input, at::TensorList weights, Pass pass) {
   return features <= 16 || (many && !in_16_bits && features <= (fills_vectors ? 64 : most_narrow_features));
 }
 
-bool is_narrow_with_steps(const at::Tensor& input, at::TensorList weights, Pass pass) {
+bool goes_unpacked_with_steps(const at::Tensor& input, at::TensorList weights, Pass pass) {
   if (!can_go_in_vectors(input, weights)) return false;
   const Dtype dtype = dtype_of(input);
   const auto [rows, elements] = shape_of(input, weights);
-  const bool fills_rows = fill_vectors(rows, narrow_kernels(dtype).vector);
+  const bool fills_rows = fill_vectors(rows, unpacked_kernels(dtype).vector);
   if (most_features(input, weights) > most_narrow_features) {
     return pass == Pass::forward && goes_wide(input, rows, elements) && fills_rows;
   }
@@ -205,21 +210,21 @@ bool is_narrow_with_steps(const at::Tensor& input, at::TensorList weights, Pass 
   return gemm_kernels(dtype).operand != Dtype::bfloat16 && fills_rows;
 }
 
-bool goes_plain(const at::Tensor& a, const at::Tensor& b) {
+bool goes_unpacked(const at::Tensor& a, const at::Tensor& b) {
   if (a.element_size() == 2 || !has_own_products(a)) return false;
   const int64_t columns = b.size(1);
   if (a.numel() == 0 || b.numel() == 0 || (columns > 1 && b.stride(1) != 1)) return false;
-  if (!fill_vectors(columns, narrow_kernels(dtype_of(a)).vector)) return false;
+  if (!fill_vectors(columns, unpacked_kernels(dtype_of(a)).vector)) return false;
   static const Cpu kind = cpu_kind(cpu_traits());
-  return kind == Cpu::zen4;
+  return kind == Cpu::zen4 || wanted_products() == Products::unpacked;
 }
 
 bool has_faster_products(const at::Tensor& input, at::TensorList weights, Pass pass) {
-  const Products wanted = wanted_products();
-  if (getenv("XB") && atoi(getenv("XB"))) return false;
-  if (wanted != Products::fastest) return wanted == Products::own;
   const Dtype dtype = dtype_of(input);
   const GemmKernels& gemm = gemm_kernels(dtype);
+  const Products wanted = wanted_products();
+  if (wanted == Products::unpacked) return input.element_size() == 2 && gemm.multiply;
+  if (wanted != Products::fastest) return wanted == Products::own;
   if (!gemm.multiply) return false;
   static const CpuTraits cpu = cpu_traits();
   const bool ensemble = is_ensemble(weights);

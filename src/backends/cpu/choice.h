@@ -15,13 +15,13 @@ bool has_own_products(const at::Tensor& input);
 // ensemble: rather than PyTorch's batched products.
 bool has_faster_products(const at::Tensor& input, at::TensorList weights, Pass pass);
 
-// Whether a product of these two matrices, which the layers of a network are if the products above are not for it, is
-// faster where they lie (PlainProduct).
-bool goes_plain(const at::Tensor& a, const at::Tensor& b);
-
-// Whether rows go through all layers of a network in vectors: that is the fastest way through narrow ones.
-bool is_narrow(const at::Tensor& input, at::TensorList weights, Pass pass);
+// Whether rows go through all layers of a network in vectors, and weights are read where they lie: that is the fastest
+// way through narrow ones, and, forward, on some CPUs through all.
+bool goes_unpacked(const at::Tensor& input, at::TensorList weights, Pass pass);
 // The same where there are steps on rows between its products, which else are calls of their own.
-bool is_narrow_with_steps(const at::Tensor& input, at::TensorList weights, Pass pass);
+bool goes_unpacked_with_steps(const at::Tensor& input, at::TensorList weights, Pass pass);
+
+// The same of a single product a @ b, which layers are that neither way is for.
+bool goes_unpacked(const at::Tensor& a, const at::Tensor& b);
 
 }  // namespace fastops::cpu

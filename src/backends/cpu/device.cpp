@@ -112,17 +112,21 @@ struct Device {
   static Tensor product(const Tensor& a, const Tensor& b) {
     if (a.stride(1) == 1 && b.stride(0) == 1 && b.stride(1) != 1) return linear(a, b.t(), {});
     Tensor result = empty({a.size(0), b.size(1)}, a);
-    if (!goes_plain(a, b)) return at::mm_out(result, a, b);
+    if (!goes_unpacked(a, b)) return at::mm_out(result, a, b);
     TorchCaller caller;
     multiply(caller, dtype_of(a),
-             {a.const_data_ptr(), a.stride(0), a.stride(1), a.size(1), {b.const_data_ptr(), b.stride(0)},
+             {a.const_data_ptr(),
+              a.stride(0),
+              a.stride(1),
+              a.size(1),
+              {b.const_data_ptr(), b.stride(0)},
               result_rows(result)},
              a.size(0), b.size(1));
     return result;
   }
   static Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
     const std::array weights = {weight};
-    if (is_narrow(x, weights, Pass::forward)) {
+    if (goes_unpacked(x, weights, Pass::forward)) {
       constexpr ActivationSpec identity{Activation::identity, {}};
       return *try_mlp({x, weights, {bias}, identity, identity}, nullptr);
     }

@@ -239,10 +239,10 @@ struct DropoutArguments {
   double scale;
 };
 
-// ---- narrow networks ----
+// ---- networks and products without packing ----
 
 // Parameters are in the type that is computed with, and so are the activations' kernels.
-struct NarrowStep {
+struct UnpackedStep {
   enum class Kind { activation, norm, scale, dropout };
   Kind kind;
   const Kernels* activation;
@@ -256,10 +256,10 @@ struct NarrowStep {
 };
 
 // What a layer ends with: nothing, h kept for a later one, or + what was kept last.
-enum class NarrowEnd { none, residual, add };
+enum class UnpackedEnd { none, residual, add };
 
 // z = h @ weight.T + bias, f(z), and the steps on that.
-struct NarrowLayer {
+struct UnpackedLayer {
   ConstRows weight;  // [out_features, in_features]
   const void* bias;  // may be null
   int64_t in_features;
@@ -270,10 +270,10 @@ struct NarrowLayer {
   Rows kept;          // in the storage type: what the forward pass writes, if not null, and the backward pass reads
   bool sums_weight;   // what gradients are wanted
   bool sums_bias;
-  const NarrowStep* steps;  // where there are any, the activation is one of them
+  const UnpackedStep* steps;  // where there are any, the activation is one of them
   int step_count;
   bool only_steps;  // whether there is nothing before them: no product
-  NarrowEnd end;
+  UnpackedEnd end;
 
   // Gradients of vectors that are wanted.
   FASTOPS_ALWAYS_INLINE int64_t vector_sums() const {
@@ -282,8 +282,8 @@ struct NarrowLayer {
     return count;
   }
 };
-struct NarrowNetwork {
-  const NarrowLayer* layers;
+struct UnpackedNetwork {
+  const UnpackedLayer* layers;
   int count;
   int64_t widest;      // features, or more; in whole vectors
   int64_t panel_rows;  // the most that go through all layers together; in whole vectors
@@ -304,7 +304,7 @@ struct PanelRows {
   bool more;       // whether there are rows behind these, which may be read
   int64_t stride;  // `count` in whole vectors: from one feature to the next
 };
-struct NarrowGradients {
+struct UnpackedGradients {
   ConstRows input;
   ConstRows grad_output;
   Rows input_grad;  // may be null
@@ -321,19 +321,19 @@ struct PlainProduct {
 };
 
 // Networks, rows of which go through all layers together, for one storage type.
-struct NarrowKernels {
+struct UnpackedKernels {
   int64_t vector;     // the numbers of a vector
   int64_t tile_rows;  // the rows that products take at once, in whole vectors
-  void (*forward)(const NarrowNetwork&, ConstRows input, Rows output, int64_t first_row, int64_t rows, void* room);
+  void (*forward)(const UnpackedNetwork&, ConstRows input, Rows output, int64_t first_row, int64_t rows, void* room);
   // What that is made of, for threads that share a panel: its features or outputs from `first` to `end`, and all.
   void (*read)(ConstRows matrix, const PanelRows&, int64_t first, int64_t end, void* panel);
-  void (*product)(const NarrowLayer&, const PanelRows&, int64_t first, int64_t end, const void* x, void* y);
-  void (*steps)(const NarrowLayer&, const PanelRows&, void* y, void* kept);
+  void (*product)(const UnpackedLayer&, const PanelRows&, int64_t first, int64_t end, const void* x, void* y);
+  void (*steps)(const UnpackedLayer&, const PanelRows&, void* y, void* kept);
   void (*write)(const void* panel, Rows matrix, const PanelRows&, int64_t first, int64_t end);
   // From the last layer down to `first_layer`. Needs room for a vector for each number of the vectors' sums, too.
   // sums: the gradients from these rows, of each layer's weight, whose rows are whole vectors, its bias, and its steps'
   // weight and bias, as far as they are wanted, one after another.
-  void (*backward)(const NarrowNetwork&, int first_layer, const NarrowGradients&, int64_t first_row, int64_t rows,
+  void (*backward)(const UnpackedNetwork&, int first_layer, const UnpackedGradients&, int64_t first_row, int64_t rows,
                    void* sums, void* room);
   // A block of a product, in the type that is computed with.
   void (*multiply)(const PlainProduct&, int64_t first_row, int64_t end_row, int64_t first_column, int64_t end_column);
@@ -392,7 +392,7 @@ struct KernelTable {
   Kernels entries[activation_count][dtype_count];
   GemmKernels gemm[dtype_count];
   RowKernels rows[dtype_count];
-  NarrowKernels narrow[dtype_count];  // null where products are left to PyTorch
+  UnpackedKernels unpacked[dtype_count];  // null where products are left to PyTorch
 
   FASTOPS_ALWAYS_INLINE Kernels& at(Activation activation, Dtype dtype) {
     return entries[static_cast<int>(activation)][static_cast<int>(dtype)];
@@ -411,7 +411,7 @@ FASTOPS_KERNELS_API const char* capability();
 FASTOPS_KERNELS_API const Kernels& kernels(Activation activation, Dtype dtype);
 FASTOPS_KERNELS_API const GemmKernels& gemm_kernels(Dtype dtype);
 FASTOPS_KERNELS_API const RowKernels& row_kernels(Dtype dtype);
-FASTOPS_KERNELS_API const NarrowKernels& narrow_kernels(Dtype dtype);
+FASTOPS_KERNELS_API const UnpackedKernels& unpacked_kernels(Dtype dtype);
 
 // Each instruction set fills the table from its own build of kernels/*.cpp.
 #define FASTOPS_DECLARE_TIER(TIER)                    \
@@ -425,7 +425,7 @@ FASTOPS_KERNELS_API const NarrowKernels& narrow_kernels(Dtype dtype);
   void add_gemm_kernels(KernelTable&);                \
   void add_jet_kernels(KernelTable&);                 \
   void add_layer_kernels(KernelTable&);               \
-  void add_narrow_kernels(KernelTable&);              \
+  void add_unpacked_kernels(KernelTable&);            \
   void add_row_kernels(KernelTable&);                 \
   }
 FASTOPS_DECLARE_TIER(DEFAULT)

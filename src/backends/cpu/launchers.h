@@ -129,13 +129,13 @@ struct Layer : Linear {
   ActivationParams params;
   bool keeps_output;  // whether `kept` is f(z), else it is z
   Rows kept;  // [rows, out_features]: written by the forward pass where it is not null, read by the backward pass
-  // Of a narrow network: the steps after the product, and the gradients of their vectors that are wanted, in the
+  // Where nothing is packed: the steps after the product, and the gradients of their vectors that are wanted, in the
   // vectors' types; whether there is nothing before them; and what comes after them. A layer has steps or an
   // activation.
   std::span<const RowStep> steps = {};
   std::span<const RowStepGradients> step_gradients = {};
   bool only_steps = false;
-  NarrowEnd end = NarrowEnd::none;
+  UnpackedEnd end = UnpackedEnd::none;
 };
 
 struct MlpCall {
@@ -149,14 +149,14 @@ FASTOPS_KERNELS_API void mlp_forward(Caller&, const MlpCall&, ConstRows input, R
 // The last layer's kept values are not read if its activation is the identity.
 FASTOPS_KERNELS_API void mlp_backward(Caller&, const MlpCall&, ConstRows input, ConstRows grad_output, Rows input_grad);
 
-// c = a @ b, for float32 and float64, where their NarrowKernels are not null; the number of threads changes no bits.
+// c = a @ b, for float32 and float64, where their UnpackedKernels are not null; the number of threads changes no bits.
 FASTOPS_KERNELS_API void multiply(Caller&, Dtype, const PlainProduct&, int64_t rows, int64_t columns);
 
-// The same of a narrow network, whose rows go through all layers in vectors (NarrowKernels). Where its kernels are not
-// null.
-FASTOPS_KERNELS_API void narrow_mlp_forward(Caller&, const MlpCall&, ConstRows input, Rows output);
-FASTOPS_KERNELS_API void narrow_mlp_backward(Caller&, const MlpCall&, ConstRows input, ConstRows grad_output,
-                                             Rows input_grad);
+// The same with rows that go through all layers in vectors, and weights that are read where they lie
+// (UnpackedKernels). Where its kernels are not null.
+FASTOPS_KERNELS_API void unpacked_mlp_forward(Caller&, const MlpCall&, ConstRows input, Rows output);
+FASTOPS_KERNELS_API void unpacked_mlp_backward(Caller&, const MlpCall&, ConstRows input, ConstRows grad_output,
+                                               Rows input_grad);
 
 // Points with derivatives along directions (ops/mlp_jet.h): `rows` counts the rows of all points. The layers keep z.
 struct MlpJetCall : MlpCall {

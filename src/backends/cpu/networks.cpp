@@ -193,15 +193,15 @@ std::vector<Tensor> backward(const Arguments& mlp, const Tensor& output, const F
 }  // namespace
 
 std::optional<Tensor> try_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved) {
-  const bool narrow = is_narrow(mlp.input, mlp.weights, Pass::forward);
-  if (!narrow && !has_faster_products(mlp.input, mlp.weights, Pass::forward)) return std::nullopt;
-  return forward(mlp, saved, narrow ? narrow_mlp_forward : mlp_forward);
+  const bool unpacked = goes_unpacked(mlp.input, mlp.weights, Pass::forward);
+  if (!unpacked && !has_faster_products(mlp.input, mlp.weights, Pass::forward)) return std::nullopt;
+  return forward(mlp, saved, unpacked ? unpacked_mlp_forward : mlp_forward);
 }
 
 std::optional<std::vector<Tensor>> try_mlp_backward(const MlpBackwardArguments& mlp) {
-  const bool narrow = is_narrow(mlp.input, mlp.weights, Pass::backward);
-  if (!narrow && !has_faster_products(mlp.input, mlp.weights, Pass::backward)) return std::nullopt;
-  return backward(mlp, mlp.output, narrow ? narrow_mlp_backward : mlp_backward);
+  const bool unpacked = goes_unpacked(mlp.input, mlp.weights, Pass::backward);
+  if (!unpacked && !has_faster_products(mlp.input, mlp.weights, Pass::backward)) return std::nullopt;
+  return backward(mlp, mlp.output, unpacked ? unpacked_mlp_backward : mlp_backward);
 }
 
 namespace {
@@ -236,6 +236,11 @@ std::optional<std::vector<Tensor>> try_mlp_jet_backward(const MlpJetBackwardArgu
 
 std::optional<GatedMlpForward::Result> try_gated_mlp(const GatedMlpArguments& mlp, bool saves) {
   const std::array weights = {mlp.gate_weight, mlp.up_weight, mlp.down_weight};
+  // Layers by themselves are faster where reading the weights is most of the work.
+  constexpr int64_t large_weight = 1024 * 1024;
+  if (mlp.gate_weight.numel() > large_weight && goes_unpacked(mlp.input, mlp.gate_weight, Pass::forward)) {
+    return std::nullopt;
+  }
   if (!has_faster_products(mlp.input, weights, Pass::forward)) return std::nullopt;
   const Parameters gate(mlp.gate_weight, mlp.gate_bias);
   const Parameters up(mlp.up_weight, mlp.up_bias);

@@ -166,9 +166,9 @@ class LayerList {
         layer.in_features = layer.out_features = segment.features.expect_int();
       }
       layer.steps = steps;
-      layer.end = segment.ends_with(Step::Kind::residual) ? NarrowEnd::residual
-                  : segment.ends_with(Step::Kind::add)    ? NarrowEnd::add
-                                                          : NarrowEnd::none;
+      layer.end = segment.ends_with(Step::Kind::residual) ? UnpackedEnd::residual
+                  : segment.ends_with(Step::Kind::add)    ? UnpackedEnd::add
+                                                          : UnpackedEnd::none;
       layers_.push_back(layer);
     }
   }
@@ -204,8 +204,8 @@ class LayerList {
   c10::SmallVector<Layer, 6> layers_;
 };
 
-// Whether a network is one for narrow kernels: of their steps, and with products of one dtype.
-bool goes_narrow(const SequentialArguments& network, Pass pass) {
+// Whether a network is one for unpacked kernels: of their steps, and with products of one dtype.
+bool goes_unpacked(const SequentialArguments& network, Pass pass) {
   std::vector<Tensor> weights;
   for (const Step& step : network.steps) {
     if (step.kind == Step::Kind::gated_linear) return false;
@@ -213,13 +213,13 @@ bool goes_narrow(const SequentialArguments& network, Pass pass) {
     if (step.weight.scalar_type() != network.input.scalar_type()) return false;
     weights.push_back(step.weight);
   }
-  return is_narrow_with_steps(network.input, weights, pass);
+  return goes_unpacked_with_steps(network.input, weights, pass);
 }
 
 }  // namespace
 
 std::optional<Tensor> try_sequential(const SequentialArguments& network, std::vector<Tensor>* saved) {
-  if (!goes_narrow(network, Pass::forward)) return std::nullopt;
+  if (!goes_unpacked(network, Pass::forward)) return std::nullopt;
   const Tensor& input = network.input;
   LayerList layers(network);
   if (saved) {
@@ -231,12 +231,12 @@ std::optional<Tensor> try_sequential(const SequentialArguments& network, std::ve
   const Tensor output = rows_result(input, layers.out_features());
   const RowView rows(input);
   TorchCaller caller;
-  narrow_mlp_forward(caller, layers.call(), rows, result_rows(output));
+  unpacked_mlp_forward(caller, layers.call(), rows, result_rows(output));
   return output;
 }
 
 std::optional<std::vector<Tensor>> try_sequential_backward(const SequentialBackwardArguments& network) {
-  if (!goes_narrow(network, Pass::backward)) return std::nullopt;
+  if (!goes_unpacked(network, Pass::backward)) return std::nullopt;
   const Tensor& input = network.input;
   std::vector<Tensor> results(network.output_mask.size());
   if (network.wants_input()) results[0] = rows_result(input, input.size(-1));
@@ -268,7 +268,7 @@ std::optional<std::vector<Tensor>> try_sequential_backward(const SequentialBackw
     layer.step_gradients = of_steps;
   });
   TorchCaller caller;
-  narrow_mlp_backward(caller, layers.call(), rows, grad_output, result_rows(results[0]));
+  unpacked_mlp_backward(caller, layers.call(), rows, grad_output, result_rows(results[0]));
   for (const Step& step : network.steps) {
     if (!step.is_product() || !network.wants_parameter(step.parameter)) continue;
     Tensor& weight_grad = results[1 + step.parameter];

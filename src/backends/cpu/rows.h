@@ -13,7 +13,7 @@ SequentialSteps::RowGradients steps_on_rows_backward(std::span<const Step> steps
                                                      const Tensor& grad, const Tensor& added,
                                                      const SequentialSteps::Wanted& wanted);
 
-// The output of a narrow network; fills `saved` where given. nullopt is a network that goes step by step.
+// The output of a network that goes unpacked; fills `saved` where given. nullopt is a network that goes step by step.
 std::optional<Tensor> try_sequential(const SequentialArguments& network, std::vector<Tensor>* saved);
 std::optional<std::vector<Tensor>> try_sequential_backward(const SequentialBackwardArguments& network);
 

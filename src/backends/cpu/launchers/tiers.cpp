@@ -24,7 +24,7 @@ void fill(KernelTable& table) {
       TIER::add_bias_act_backward_kernels, TIER::add_gated_act_kernels, TIER::add_row_kernels
 #define FASTOPS_KERNELS_OF(TIER)                                                                              \
   FASTOPS_ELEMENTWISE_OF(TIER), TIER::add_gated_layer_kernels, TIER::add_gemm_kernels, TIER::add_jet_kernels, \
-      TIER::add_layer_kernels, TIER::add_narrow_kernels
+      TIER::add_layer_kernels, TIER::add_unpacked_kernels
 #ifdef FASTOPS_AVX512_TIER
 RoofKernels roofs_with_tiles() {
   RoofKernels kernels = AVX512::roof_kernels();
@@ -81,7 +81,7 @@ const char* capability() { return chosen().name.data(); }
 const Kernels& kernels(Activation activation, Dtype dtype) { return table().at(activation, dtype); }
 const GemmKernels& gemm_kernels(Dtype dtype) { return table().gemm[static_cast<int>(dtype)]; }
 const RowKernels& row_kernels(Dtype dtype) { return table().rows[static_cast<int>(dtype)]; }
-const NarrowKernels& narrow_kernels(Dtype dtype) { return table().narrow[static_cast<int>(dtype)]; }
+const UnpackedKernels& unpacked_kernels(Dtype dtype) { return table().unpacked[static_cast<int>(dtype)]; }
 RoofKernels roof_kernels() { return chosen().roofs(); }
 
 }  // namespace fastops::cpu

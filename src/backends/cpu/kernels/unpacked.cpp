@@ -1,5 +1,6 @@
-// Narrow networks, feature by feature: the rows of a panel lie beside each other in vectors, so that features of any
-// number fill them, and weights are broadcast from where they are.
+// Products of matrices where they lie, of which one is broadcast number by number, and networks that are made of them,
+// feature by feature: the rows of a panel lie beside each other in vectors, so that features of any number fill them,
+// and weights are broadcast.
 #include <array>
 #include <numeric>
 #include <span>
@@ -258,7 +259,7 @@ void clear_rest(S* panel, const PanelRows& rows, int64_t features) {
 
 // f(rows) for the panels of the rows.
 template <class S, class F>
-void for_each_panel(const NarrowNetwork& network, int64_t first_row, int64_t rows, F f) {
+void for_each_panel(const UnpackedNetwork& network, int64_t first_row, int64_t rows, F f) {
   constexpr int64_t width = Vec<S>::width;
   const Parts panels(in_vectors<S>(rows) / width, network.panel_rows / width);
   for (int64_t i = 0; i < panels.count; ++i) {
@@ -412,39 +413,39 @@ void add(const S* other, S* y, int64_t n) {
 // y = the step's result for x; y may be x. For the backward pass, which has room for multipliers, x becomes what the
 // gradient is made of.
 template <class S>
-void apply(const NarrowStep& step, S* x, S* multipliers, S* y, const PanelRows& rows, int64_t features) {
+void apply(const UnpackedStep& step, S* x, S* multipliers, S* y, const PanelRows& rows, int64_t features) {
   const int64_t n = features * rows.stride;
   switch (step.kind) {
-    case NarrowStep::Kind::activation:
+    case UnpackedStep::Kind::activation:
       step.activation->forward(x, y, n, step.params, /*stream=*/false);
       if (multipliers && step.activation->backward_from_output[0]) std::copy_n(y, n, x);
       return;
-    case NarrowStep::Kind::norm:
+    case UnpackedStep::Kind::norm:
       return normalize(step.norm, x, multipliers, y, features, rows.stride);
-    case NarrowStep::Kind::scale:
+    case UnpackedStep::Kind::scale:
       return scale(step.norm.weight, x, y, features, rows.stride);
-    case NarrowStep::Kind::dropout:
+    case UnpackedStep::Kind::dropout:
       return drop(step.dropout, x, multipliers != nullptr, y, rows, features);
   }
 }
 
 // The gradient of x in the place of that of y, given what apply() made of x.
 template <class S>
-void apply_backward(const NarrowStep& step, const S* x, const S* multipliers, S* grad, S* weight_sums, S* bias_sums,
+void apply_backward(const UnpackedStep& step, const S* x, const S* multipliers, S* grad, S* weight_sums, S* bias_sums,
                     const PanelRows& rows, int64_t features) {
   const int64_t n = features * rows.stride;
   switch (step.kind) {
-    case NarrowStep::Kind::activation: {
+    case UnpackedStep::Kind::activation: {
       const BackwardKernel from_output = step.activation->backward_from_output[0];
       const BackwardKernel backward = from_output ? from_output : step.activation->backward[0];
       return backward(grad, x, grad, n, step.params, /*stream=*/false);
     }
-    case NarrowStep::Kind::norm:
+    case UnpackedStep::Kind::norm:
       return normalize_backward(step.norm, x, multipliers, grad, weight_sums, bias_sums, features, rows.stride);
-    case NarrowStep::Kind::scale:
+    case UnpackedStep::Kind::scale:
       if (weight_sums) add_to_sums(grad, x, weight_sums, features, rows.stride);
       return scale(step.norm.weight, grad, grad, features, rows.stride);
-    case NarrowStep::Kind::dropout:
+    case UnpackedStep::Kind::dropout:
       return combine(grad, x, grad, n, [](auto a, auto b) { return a * b; });
   }
 }
@@ -489,7 +490,7 @@ void write(const void* panel, Rows matrix, const PanelRows& rows, int64_t first,
 
 // A layer's outputs from `first` to `end`, up to its steps; y is x where there is no product.
 template <class Storage>
-void through_product(const NarrowLayer& layer, const PanelRows& rows, int64_t first, int64_t end, const void* x,
+void through_product(const UnpackedLayer& layer, const PanelRows& rows, int64_t first, int64_t end, const void* x,
                      void* y) {
   using S = Compute<Storage>;
   S* const result = static_cast<S*>(y) + first * rows.stride;
@@ -509,30 +510,31 @@ void through_product(const NarrowLayer& layer, const PanelRows& rows, int64_t fi
 // A layer's steps on all of its outputs, and what comes after them; `kept` is the panel that a residual connection
 // begins or ends with.
 template <class S>
-void through_steps(const NarrowLayer& layer, const PanelRows& rows, void* panel, void* kept) {
+void through_steps(const UnpackedLayer& layer, const PanelRows& rows, void* panel, void* kept) {
   S* const y = static_cast<S*>(panel);
   const int64_t n = layer.out_features * rows.stride;
-  for (const NarrowStep& step : std::span(layer.steps, layer.step_count)) {
+  for (const UnpackedStep& step : std::span(layer.steps, layer.step_count)) {
     apply<S>(step, y, nullptr, y, rows, layer.out_features);
   }
-  if (layer.end == NarrowEnd::residual) std::copy_n(y, n, static_cast<S*>(kept));
-  if (layer.end == NarrowEnd::add) add<S>(static_cast<const S*>(kept), y, n);
+  if (layer.end == UnpackedEnd::residual) std::copy_n(y, n, static_cast<S*>(kept));
+  if (layer.end == UnpackedEnd::add) add<S>(static_cast<const S*>(kept), y, n);
 }
 
 template <class Storage>
-void forward(const NarrowNetwork& network, ConstRows input, Rows output, int64_t first_row, int64_t rows, void* room) {
+void forward(const UnpackedNetwork& network, ConstRows input, Rows output, int64_t first_row, int64_t rows,
+             void* room) {
   using S = Compute<Storage>;
   for_each_panel<S>(network, first_row, rows, [&](const PanelRows& panel) {
     S* x = static_cast<S*>(room);
     S* y = x + network.panel();
     S* kept = y + network.panel();
     read<Storage>(input, panel, 0, network.layers[0].in_features, x);
-    for (const NarrowLayer& layer : std::span(network.layers, network.count)) {
+    for (const UnpackedLayer& layer : std::span(network.layers, network.count)) {
       if (layer.only_steps) std::swap(x, y);
       through_product<Storage>(layer, panel, 0, layer.out_features, x, y);
-      if (layer.end == NarrowEnd::add) kept -= network.panel();
+      if (layer.end == UnpackedEnd::add) kept -= network.panel();
       through_steps<S>(layer, panel, y, kept);
-      if (layer.end == NarrowEnd::residual) kept += network.panel();
+      if (layer.end == UnpackedEnd::residual) kept += network.panel();
       std::swap(x, y);
     }
     write<Storage>(x, output, panel, 0, network.layers[network.count - 1].out_features);
@@ -545,7 +547,7 @@ class Backward {
   static constexpr int64_t width = Vec<S>::width;
 
  public:
-  Backward(const NarrowNetwork& network, int first_layer, const NarrowGradients& gradients, void* sums, void* room)
+  Backward(const UnpackedNetwork& network, int first_layer, const UnpackedGradients& gradients, void* sums, void* room)
       : network_(network), first_layer_(first_layer), gradients_(gradients), sums_(static_cast<S*>(sums)) {
     grad_ = static_cast<S*>(room);
     next_ = grad_ + network.panel();
@@ -556,7 +558,7 @@ class Backward {
     vectors_ = static_cast<S*>(room) + network.backward_room();
     sums_end_ = sums_;
     vectors_end_ = vectors_;
-    for (const NarrowLayer& layer : layers()) {
+    for (const UnpackedLayer& layer : layers()) {
       const int64_t numbers = layer.vector_sums() * layer.out_features;
       sums_end_ += weight_sums(layer) + numbers;
       vectors_end_ += numbers * width;
@@ -571,7 +573,7 @@ class Backward {
     });
     S* place = sums_;
     const S* vector = vectors_;
-    for (const NarrowLayer& layer : layers()) {
+    for (const UnpackedLayer& layer : layers()) {
       place += weight_sums(layer);
       for (int64_t i = layer.vector_sums() * layer.out_features; i-- > 0; vector += width) {
         *place++ = std::accumulate(vector, vector + width, S(0));
@@ -580,10 +582,10 @@ class Backward {
   }
 
  private:
-  std::span<const NarrowLayer> layers() const {
+  std::span<const UnpackedLayer> layers() const {
     return {network_.layers + first_layer_, network_.layers + network_.count};
   }
-  static int64_t weight_sums(const NarrowLayer& layer) {
+  static int64_t weight_sums(const UnpackedLayer& layer) {
     return layer.sums_weight ? in_vectors<S>(layer.in_features) * layer.out_features : 0;
   }
 
@@ -594,8 +596,8 @@ class Backward {
     read_panel<Storage>(gradients_.grad_output, panel, layers().back().out_features, grad_);
     compute_steps(layers().back(), panel);
     for (int i = network_.count; i-- > first_layer_;) {
-      const NarrowLayer& layer = network_.layers[i];
-      const NarrowLayer* const below = i > 0 ? &layer - 1 : nullptr;
+      const UnpackedLayer& layer = network_.layers[i];
+      const UnpackedLayer* const below = i > 0 ? &layer - 1 : nullptr;
       const int64_t outputs = layer.out_features;
       const int64_t n = outputs * panel.stride;
       const auto vector_sums = [&](bool wanted) -> S* {
@@ -603,10 +605,10 @@ class Backward {
         sums -= outputs;
         return vectors -= outputs * width;
       };
-      if (layer.end == NarrowEnd::add) grad_of_kept = std::copy_n(grad_, n, grad_of_kept) + (network_.panel() - n);
-      if (layer.end == NarrowEnd::residual) add<S>(grad_of_kept -= network_.panel(), grad_, n);
+      if (layer.end == UnpackedEnd::add) grad_of_kept = std::copy_n(grad_, n, grad_of_kept) + (network_.panel() - n);
+      if (layer.end == UnpackedEnd::residual) add<S>(grad_of_kept -= network_.panel(), grad_, n);
       for (int k = layer.step_count; k-- > 0;) {
-        const NarrowStep& step = layer.steps[k];
+        const UnpackedStep& step = layer.steps[k];
         S* const bias_sums = vector_sums(step.sums_bias);
         S* const weight_sums = vector_sums(step.sums_weight);
         apply_backward<S>(step, value(k), multipliers(k), grad_, weight_sums, bias_sums, panel, outputs);
@@ -627,14 +629,22 @@ class Backward {
       if (layer.sums_weight) {
         const ConstRows h = layer_input(below, layer.in_features, panel);
         sums -= weight_sums(layer);
-        multiply<S>({{grad_, panel.stride, 1}, panel.count, static_cast<const S*>(h.data), h.stride, nullptr, sums,
-                     in_vectors<S>(layer.in_features), add_, /*pads=*/true},
+        multiply<S>({{grad_, panel.stride, 1},
+                     panel.count,
+                     static_cast<const S*>(h.data),
+                     h.stride,
+                     nullptr,
+                     sums,
+                     in_vectors<S>(layer.in_features),
+                     add_,
+                     /*pads=*/true},
                     0, outputs, layer.in_features);
       }
       if (i == 0 ? !gradients_.input_grad.data : i == first_layer_) break;
       const Factors<S> transpose{static_cast<const S*>(layer.weight.data), 1, layer.weight.stride};
-      multiply<S>({transpose, outputs, grad_, panel.stride, nullptr, next_, panel.stride, /*adds=*/false, /*pads=*/true},
-                  0, layer.in_features, panel.stride);
+      multiply<S>(
+          {transpose, outputs, grad_, panel.stride, nullptr, next_, panel.stride, /*adds=*/false, /*pads=*/true}, 0,
+          layer.in_features, panel.stride);
       clear_rest<S>(next_, panel, layer.in_features);
       std::swap(grad_, next_);
     }
@@ -648,7 +658,7 @@ class Backward {
   S* multipliers(int k) const { return multipliers_ + k * network_.panel_rows; }
 
   // The values of a layer's steps anew, from what the forward pass kept: nothing where they all are dropouts.
-  void compute_steps(const NarrowLayer& layer, const PanelRows& panel) const {
+  void compute_steps(const UnpackedLayer& layer, const PanelRows& panel) const {
     if (layer.step_count == 0) return;
     if (layer.kept.data) read_panel<Storage>(constant(layer.kept), panel, layer.out_features, value(0));
     for (int k = 0; k < layer.step_count; ++k) {
@@ -658,7 +668,7 @@ class Backward {
   }
 
   // A panel's rows of what comes to a layer, as a matrix of the type that is computed with.
-  ConstRows layer_input(const NarrowLayer* below, int64_t features, const PanelRows& rows) const {
+  ConstRows layer_input(const UnpackedLayer* below, int64_t features, const PanelRows& rows) const {
     const int64_t stride = in_vectors<S>(features);
     const Rows matrix{matrix_, stride};
     if (below && below->step_count > 0) {
@@ -676,9 +686,9 @@ class Backward {
     return constant(matrix);
   }
 
-  const NarrowNetwork& network_;
+  const UnpackedNetwork& network_;
   int first_layer_;
-  const NarrowGradients& gradients_;
+  const UnpackedGradients& gradients_;
   S *sums_, *sums_end_;
   S *grad_, *next_, *matrix_, *grads_of_kept_, *values_, *multipliers_;
   S *vectors_, *vectors_end_;  // for each number of the vectors' sums as many as a vector has
@@ -686,13 +696,13 @@ class Backward {
 };
 
 template <class Storage>
-void backward(const NarrowNetwork& network, int first_layer, const NarrowGradients& gradients, int64_t first_row,
+void backward(const UnpackedNetwork& network, int first_layer, const UnpackedGradients& gradients, int64_t first_row,
               int64_t rows, void* sums, void* room) {
   Backward<Storage>(network, first_layer, gradients, sums, room).run(first_row, rows);
 }
 
 template <class Storage>
-constexpr NarrowKernels narrow_kernels() {
+constexpr UnpackedKernels unpacked_kernels() {
   using S = Compute<Storage>;
   return {Vec<S>::width,
           tile_vectors * Vec<S>::width,
@@ -707,12 +717,12 @@ constexpr NarrowKernels narrow_kernels() {
 
 }  // namespace
 
-void add_narrow_kernels(KernelTable& table) {
-  const auto at = [&](Dtype dtype) -> NarrowKernels& { return table.narrow[static_cast<int>(dtype)]; };
-  at(Dtype::float32) = narrow_kernels<float>();
-  at(Dtype::float64) = narrow_kernels<double>();
-  at(Dtype::bfloat16) = narrow_kernels<c10::BFloat16>();
-  at(Dtype::float16) = narrow_kernels<c10::Half>();
+void add_unpacked_kernels(KernelTable& table) {
+  const auto at = [&](Dtype dtype) -> UnpackedKernels& { return table.unpacked[static_cast<int>(dtype)]; };
+  at(Dtype::float32) = unpacked_kernels<float>();
+  at(Dtype::float64) = unpacked_kernels<double>();
+  at(Dtype::bfloat16) = unpacked_kernels<c10::BFloat16>();
+  at(Dtype::float16) = unpacked_kernels<c10::Half>();
 }
 
 }  // namespace fastops::cpu::CPU_CAPABILITY

@@ -1,4 +1,4 @@
-// mlp where rows go through all layers in vectors.
+// mlp where rows go through all layers in vectors, and products of matrices where they lie.
 #include <algorithm>
 #include <utility>
 
@@ -14,25 +14,25 @@ constexpr int64_t feature_step = 16;
 constexpr int64_t panel_bytes = 12 * 1024;
 constexpr int64_t most_tiles = 8;
 
-class Narrow {
+class Unpacked {
  protected:
-  Narrow(Caller& caller, const MlpCall& mlp)
+  Unpacked(Caller& caller, const MlpCall& mlp)
       : caller_(caller),
         dtype_(mlp.dtype),
         rows_(mlp.rows),
         seed_(mlp.seed),
-        kernels_(narrow_kernels(mlp.dtype)),
+        kernels_(unpacked_kernels(mlp.dtype)),
         layers_(caller, mlp.layers.size()),
         steps_(caller, count_steps(mlp.layers)) {
     int64_t widest = mlp.layers[0].in_features;
     int kept = 0;
     for (const Layer& layer : mlp.layers) {
       const bool identity = layer.activation == Activation::identity;
-      const NarrowStep* const first_step = steps_.end();
+      const UnpackedStep* const first_step = steps_.end();
       const bool has_gradients = !layer.step_gradients.empty();
       for (size_t i = 0; i < layer.steps.size(); ++i) {
         const RowStepGradients gradients = has_gradients ? layer.step_gradients[i] : RowStepGradients{};
-        steps_.push_back(narrow_step(layer.steps[i], layer.out_features, gradients));
+        steps_.push_back(unpacked_step(layer.steps[i], layer.out_features, gradients));
       }
       layers_.push_back({as_computed(layer.weight, layer.out_features, layer.in_features),
                          layer.bias ? as_computed({layer.bias, 0}, 1, layer.out_features).data : nullptr,
@@ -44,7 +44,7 @@ class Narrow {
       features_ += layer.out_features * static_cast<int64_t>(1 + layer.steps.size());
       if (!layer.only_steps) elements_ += layer.in_features * layer.out_features;
       network_.most_steps = std::max(network_.most_steps, static_cast<int>(layer.steps.size()));
-      kept += (layer.end == NarrowEnd::residual) - (layer.end == NarrowEnd::add);
+      kept += (layer.end == UnpackedEnd::residual) - (layer.end == UnpackedEnd::add);
       network_.most_kept = std::max(network_.most_kept, kept);
     }
     network_.layers = layers_.begin();
@@ -68,7 +68,7 @@ class Narrow {
     const Parts parts(n, (n + threads - 1) / threads);
     const int64_t bytes = (room_elements * accumulator_size(dtype_) + 63) / 64 * 64;
     char* const rooms = static_cast<char*>(caller_.take(parts.count * bytes));
-    profile(caller_, "fastops::narrow_network", [&] {
+    profile(caller_, "fastops::unpacked_network", [&] {
       share(caller_, parts.count, 1, [&](int64_t begin, int64_t end) {
         for (int64_t part = begin; part < end; ++part) f(parts.begin(part), parts.end(part), rooms + part * bytes);
       });
@@ -79,12 +79,12 @@ class Narrow {
   Dtype dtype_;
   int64_t rows_;
   uint64_t seed_;
-  const NarrowKernels& kernels_;
-  List<NarrowLayer> layers_;
-  List<NarrowStep> steps_;
+  const UnpackedKernels& kernels_;
+  List<UnpackedLayer> layers_;
+  List<UnpackedStep> steps_;
   int64_t features_ = 0;  // of all layers' outputs, and once more for each of their steps
   int64_t elements_ = 0;  // of all weights
-  NarrowNetwork network_{};
+  UnpackedNetwork network_{};
 
  private:
   static size_t count_steps(std::span<const Layer> layers) {
@@ -93,9 +93,9 @@ class Narrow {
     return count;
   }
 
-  NarrowStep narrow_step(const RowStep& step, int64_t features, const RowStepGradients& gradients) {
-    using Kind = NarrowStep::Kind;
-    NarrowStep result{};
+  UnpackedStep unpacked_step(const RowStep& step, int64_t features, const RowStepGradients& gradients) {
+    using Kind = UnpackedStep::Kind;
+    UnpackedStep result{};
     switch (step.kind) {
       case RowStep::Kind::activation:
         result.kind = Kind::activation;
@@ -131,12 +131,12 @@ class Narrow {
   }
 };
 
-class NarrowForward : Narrow {
+class UnpackedForward : Unpacked {
  public:
-  NarrowForward(Caller& caller, const MlpCall& mlp, ConstRows input, Rows output)
-      : Narrow(caller, mlp), vectors_((rows_ + kernels_.vector - 1) / kernels_.vector) {
+  UnpackedForward(Caller& caller, const MlpCall& mlp, ConstRows input, Rows output)
+      : Unpacked(caller, mlp), vectors_((rows_ + kernels_.vector - 1) / kernels_.vector) {
     if (shares_layers()) {
-      profile(caller_, "fastops::narrow_network", [&] { run_layers(input, output); });
+      profile(caller_, "fastops::unpacked_network", [&] { run_layers(input, output); });
       return;
     }
     share_parts(vectors_, 1, network_.forward_room(), [&](int64_t first, int64_t last, void* room) {
@@ -188,8 +188,8 @@ class NarrowForward : Narrow {
     share_features(layers_[0].in_features, 1, [&](int64_t panel, int64_t first, int64_t end) {
       kernels_.read(input, rows_of(panel), first, end, x + panel * size);
     });
-    for (const NarrowLayer& layer : layers_) {
-      const bool has_steps = layer.step_count > 0 || layer.end != NarrowEnd::none;
+    for (const UnpackedLayer& layer : layers_) {
+      const bool has_steps = layer.step_count > 0 || layer.end != UnpackedEnd::none;
       const bool is_last = &layer == &layers_.back();
       const auto write = [&](int64_t panel, int64_t first, int64_t end) {
         if (is_last) kernels_.write(y + panel * size, output, rows_of(panel), first, end);
@@ -201,9 +201,9 @@ class NarrowForward : Narrow {
                        if (!has_steps) write(panel, first, end);
                      });
       if (has_steps) {
-        if (layer.end == NarrowEnd::add) --kept_count;
-        char* const kept_panels = layer.end == NarrowEnd::none ? nullptr : kept[kept_count];
-        if (layer.end == NarrowEnd::residual) ++kept_count;
+        if (layer.end == UnpackedEnd::add) --kept_count;
+        char* const kept_panels = layer.end == UnpackedEnd::none ? nullptr : kept[kept_count];
+        if (layer.end == UnpackedEnd::residual) ++kept_count;
         share(caller_, panels.count, 1, [&](int64_t begin, int64_t end) {
           for (int64_t panel = begin; panel < end; ++panel) {
             kernels_.steps(layer, rows_of(panel), y + panel * size, kept_panels ? kept_panels + panel * size : nullptr);
@@ -218,10 +218,10 @@ class NarrowForward : Narrow {
   int64_t vectors_;  // of rows
 };
 
-class NarrowBackward : Narrow {
+class UnpackedBackward : Unpacked {
  public:
-  NarrowBackward(Caller& caller, const MlpCall& mlp, ConstRows input, ConstRows grad_output, Rows input_grad)
-      : Narrow(caller, mlp), units_(units()) {
+  UnpackedBackward(Caller& caller, const MlpCall& mlp, ConstRows input, ConstRows grad_output, Rows input_grad)
+      : Unpacked(caller, mlp), units_(units()) {
     size_t first_layer = 0;  // the lowest that has something to compute
     while (!input_grad.data && first_layer < mlp.layers.size() && !wants_parameters(mlp.layers[first_layer])) {
       ++first_layer;
@@ -297,7 +297,7 @@ class NarrowBackward : Narrow {
 }  // namespace
 
 void multiply(Caller& caller, Dtype dtype, const PlainProduct& product, int64_t rows, int64_t columns) {
-  const NarrowKernels& kernels = narrow_kernels(dtype);
+  const UnpackedKernels& kernels = unpacked_kernels(dtype);
   // What is multiplied of so many rows of a stays in the L2 cache until all columns are through.
   constexpr int64_t most_rows = 128;
   const Parts row_blocks(rows, most_rows);
@@ -325,12 +325,13 @@ void multiply(Caller& caller, Dtype dtype, const PlainProduct& product, int64_t 
   });
 }
 
-void narrow_mlp_forward(Caller& caller, const MlpCall& mlp, ConstRows input, Rows output) {
-  NarrowForward(caller, mlp, input, output);
+void unpacked_mlp_forward(Caller& caller, const MlpCall& mlp, ConstRows input, Rows output) {
+  UnpackedForward(caller, mlp, input, output);
 }
 
-void narrow_mlp_backward(Caller& caller, const MlpCall& mlp, ConstRows input, ConstRows grad_output, Rows input_grad) {
-  NarrowBackward(caller, mlp, input, grad_output, input_grad);
+void unpacked_mlp_backward(Caller& caller, const MlpCall& mlp, ConstRows input, ConstRows grad_output,
+                           Rows input_grad) {
+  UnpackedBackward(caller, mlp, input, grad_output, input_grad);
 }
 
 }  // namespace fastops::cpu
