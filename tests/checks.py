@@ -76,13 +76,12 @@ def kept_tensors(function, inputs):
 
 
 def products(device):
-    """Whose matrix products networks use: "own", "torch", or "fastest" where it depends on the CPU and the sizes."""
+    """What matrix products networks use: "own", "unpacked", "torch", or "fastest" where CPU and sizes decide."""
     if device.type == torch._C._get_privateuse1_backend_name():
         return "fastest"  # the example backend computes on the CPU
     if device.type != "cpu" or fastops._C.cpu_capability() in ("default", "sve128", "sve256"):
         return "torch"
-    whose = os.environ.get("FASTOPS_CPU_PRODUCTS", "fastest")
-    return "fastest" if whose == "unpacked" else whose
+    return os.environ.get("FASTOPS_CPU_PRODUCTS", "fastest")
 
 
 def windows(values, length):

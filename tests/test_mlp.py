@@ -276,6 +276,54 @@ def test_narrow(device, dtype, rows, sizes, hidden, restore_threads):
 
 
 @every_dtype
+@pytest.mark.parametrize(
+    ("rows", "sizes"),
+    [
+        (16, (130, 512, 48)),
+        (48, (272, 1024, 96)),
+        (100, (700, 192)),
+        (1030, (64, 256, 61)),
+        (24, (1024, 160, 144, 16)),
+    ],
+)
+def test_wide(device, dtype, rows, sizes, restore_threads):
+    """Many features, of which threads take some each where there are few rows; the bits are those of one thread."""
+    network = plain_network(rows, *sizes, dtype=dtype, device=device, output="tanh")
+    leaves = [leaf.requires_grad_() for leaf in network.leaves]
+    output, grads = expected_network(network)
+    results = {}
+    for threads in (1, 3):
+        torch.set_num_threads(threads)
+        actual = ops.mlp(*network.arguments)
+        results[threads] = [actual.detach(), *torch.autograd.grad(actual, leaves, network.grad)]
+    for expected, result in zip([output, *grads], results[1], strict=True):
+        expected.assert_holds(result)
+    if products(device) in ("own", "unpacked"):
+        for result, first in zip(results[3], results[1], strict=True):
+            assert_same_bits(result, first, "3 threads")
+
+
+@pytest.mark.parametrize("rows", [1, 16, 48])
+def test_deep_sums(device, rows):
+    """Sums of thousands of terms are about as exact as PyTorch's, which are no single sums, either."""
+    network = plain_network(rows, 9000, 64, dtype=torch.float32, device=device)
+    leaves = [leaf.requires_grad_() for leaf in network.leaves]
+    output = ops.mlp(*network.arguments)
+    # The gradient of the weight's transpose is a deep sum, too.
+    deep = ops.mlp(network.weights[0].detach(), [network.input.detach()], [None], "relu")
+    (grad,) = torch.autograd.grad(output, leaves[0], network.grad)
+    tensors = [tensor.detach().cpu() for tensor in (*leaves[:3], network.grad)]
+
+    def formulas(x, weight, bias, grad):
+        return [x @ weight.T + bias, weight @ x.T, grad @ weight]
+
+    expected = formulas(*(tensor.double() for tensor in tensors))
+    for result, pytorch, value in zip([output, deep, grad], formulas(*tensors), expected, strict=True):
+        bound = max(1e-6 * value.abs().max(), 1.5 * (pytorch - value).abs().max())
+        assert (result.detach().cpu() - value).abs().max() <= bound
+
+
+@every_dtype
 @pytest.mark.parametrize("rows", [1, 7])
 @pytest.mark.parametrize("features", [64, 77])
 def test_weights_within_others(device, dtype, rows, features):
