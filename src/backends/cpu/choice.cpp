@@ -60,7 +60,8 @@ constexpr Faster table[] = {
     {Cpu::zen4, Operands::float64, Pass::backward, 32, any, any},
     {Cpu::zen4, Operands::float32, Pass::forward, 1, 64, any},
     {Cpu::zen4, Operands::float32, Pass::forward, 1, any, large_weights},
-    {Cpu::zen4, Operands::float32, Pass::backward, 2, any, large_weights / 16},
+    {Cpu::zen4, Operands::float32, Pass::backward, 2, 64, any},
+    {Cpu::zen4, Operands::float32, Pass::backward, 2, any, large_weights},
     {Cpu::zen4, Operands::pairs, Pass::forward, 1, 32, any},
     {Cpu::zen4, Operands::pairs, Pass::forward, 1, any, large_weights},
     {Cpu::zen4, Operands::pairs, Pass::backward, 1, 64, large_weights / 16},
@@ -246,6 +247,10 @@ bool has_faster_products(const at::Tensor& input, at::TensorList weights, Pass p
                                                       : Operands::float32;
   const bool by_intel = kind == Cpu::intel || kind == Cpu::intel_with_tiles;
   if (ensemble && by_intel && operands != Operands::tiles && rows < many_rows) return false;
+  // Unpacked products, one after another, are faster still.
+  const bool is_wide = elements > large_weights / 16;
+  if (kind == Cpu::zen4 && operands == Operands::float32 && pass == Pass::backward && is_wide && !ensemble)
+    return false;
   for (const Faster& range : table) {
     if (range.cpu == kind && range.operands == operands && range.pass == pass && range.least_rows <= rows &&
         rows <= range.most_rows && elements <= range.most_elements) {
