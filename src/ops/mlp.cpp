@@ -180,7 +180,7 @@ std::vector<Tensor> layered_mlp_backward(const MlpBackwardArguments& mlp, const 
   const auto step_back = [&](const Tensor& grad, size_t layer, LayerSteps::Wanted wanted, bool disposable) {
     const ActivationSpec& activation = mlp.activation_of(layer);
     const bool from_output = mlp.saves_output(layer);
-    const Tensor at = as_matrix(layer < mlp.saved.size() ? mlp.saved[layer] : mlp.output, mlp.ensemble);
+    const Tensor at = as_matrix(mlp.kept(layer), mlp.ensemble);
     if (!mlp.ensemble || !wanted.bias_grad) {
       return steps.backward(grad, at, activation, from_output, wanted, disposable);
     }

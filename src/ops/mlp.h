@@ -105,6 +105,9 @@ struct MlpGradientArguments {
 };
 struct MlpBackwardArguments : MlpArguments, MlpGradientArguments {
   Tensor output;  // undefined where it is not given
+
+  // What a layer kept for the derivative of its activation.
+  const Tensor& kept(size_t layer) const { return layer < saved.size() ? saved[layer] : output; }
 };
 struct MlpBackward {
   static constexpr auto name = "mlp_backward";

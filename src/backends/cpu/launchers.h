@@ -149,14 +149,14 @@ FASTOPS_KERNELS_API void mlp_forward(Caller&, const MlpCall&, ConstRows input, R
 // The last layer's kept values are not read if its activation is the identity.
 FASTOPS_KERNELS_API void mlp_backward(Caller&, const MlpCall&, ConstRows input, ConstRows grad_output, Rows input_grad);
 
-// c = a @ b, for float32 and float64, where their UnpackedKernels are not null; the number of threads changes no bits.
-FASTOPS_KERNELS_API void multiply(Caller&, Dtype, const PlainProduct&, int64_t rows, int64_t columns);
-
 // The same with rows that go through all layers in vectors, and weights that are read where they lie
-// (UnpackedKernels). Where its kernels are not null.
+// (UnpackedKernels). Where their kernels are not null.
 FASTOPS_KERNELS_API void unpacked_mlp_forward(Caller&, const MlpCall&, ConstRows input, Rows output);
 FASTOPS_KERNELS_API void unpacked_mlp_backward(Caller&, const MlpCall&, ConstRows input, ConstRows grad_output,
                                                Rows input_grad);
+
+// c = a @ b, for float32 and float64, where their UnpackedKernels are not null; the number of threads changes no bits.
+FASTOPS_KERNELS_API void multiply(Caller&, Dtype, const PlainProduct&, int64_t rows, int64_t columns);
 
 // Points with derivatives along directions (ops/mlp_jet.h): `rows` counts the rows of all points. The layers keep z.
 struct MlpJetCall : MlpCall {

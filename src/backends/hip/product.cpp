@@ -141,13 +141,12 @@ std::optional<Tensor> try_product(const Tensor& a, const Tensor& b) {
 std::optional<std::vector<Tensor>> try_product_gradients(const MlpBackwardArguments& mlp) {
   if (!may_be_own_products(mlp.input, mlp.weights) || !are_gradients_faster(mlp)) return std::nullopt;
   const size_t lowest = mlp.lowest_wanted();
-  // What layer i kept of its activation.
-  const auto saved = [&](size_t i) { return as_matrix(i < mlp.saved.size() ? mlp.saved[i] : mlp.output); };
+  const auto kept = [&](size_t i) { return as_matrix(mlp.kept(i)); };
   std::vector<Tensor> grads(mlp.output_mask.size());
   size_t i = mlp.layers() - 1;
   Tensor dz = as_matrix(mlp.grad_output);
   if (const ActivationSpec& f = mlp.activation_of(i); f.id != Activation::identity) {
-    dz = bias_act_backward(dz, saved(i), std::nullopt, f, mlp.saves_output(i), {true, false}).front();
+    dz = bias_act_backward(dz, kept(i), std::nullopt, f, mlp.saves_output(i), {true, false}).front();
   }
   dz = with_rows(dz);
   while (true) {
@@ -160,11 +159,11 @@ std::optional<std::vector<Tensor>> try_product_gradients(const MlpBackwardArgume
       const ActivationSpec& f = mlp.activation_of(i - 1);
       const bool from_output = mlp.saves_output(i - 1);
       const bool wants_value = mlp.wants_weight(i) && !from_output;
-      if (from_output) value = saved(i - 1);
+      if (from_output) value = kept(i - 1);
       if (goes_on) {
-        below = gradient_below(dz, mlp.weights[i], f, from_output, saved(i - 1), wants_value ? &value : nullptr);
+        below = gradient_below(dz, mlp.weights[i], f, from_output, kept(i - 1), wants_value ? &value : nullptr);
       } else if (wants_value) {
-        value = bias_act(saved(i - 1), std::nullopt, f);
+        value = bias_act(kept(i - 1), std::nullopt, f);
       }
     }
     const bool wants_bias = mlp.wants_bias(i);
