@@ -40,7 +40,7 @@ def ffn(quick: bool) -> Iterator[Workload]:
 
 
 def products(quick: bool) -> Iterator[Workload]:
-    """Linear layers by themselves: with FASTOPS_CPU_PRODUCTS=own, where the CPU's own products are the faster ones."""
+    """Linear layers by themselves; FASTOPS_CPU_PRODUCTS says whose products are timed."""
     for dtype in (torch.float32, torch.bfloat16):
         for features in (256,) if quick else (64, 256, 1024, 4096):
             for rows in (32, 512) if quick else (1, 8, 32, 128, 512, 2048):
