@@ -143,8 +143,9 @@ void for_each_tile(int64_t first, int64_t end, int most, F f) {
   }
 }
 
+// The same for rows from `first_row` to `end_row`.
 template <class S, int vectors>
-void multiply(const Multiplication<S>& to, int64_t first_row, int64_t end_row, int64_t last) {
+void multiply_vectors(const Multiplication<S>& to, int64_t first_row, int64_t end_row, int64_t last) {
   constexpr int most = most_rows(vectors);
   static constexpr auto tiles = table_of<most>([](auto size) { return tile<S, size, vectors>; });
   // Rows that lie so far apart are in one set of the L1 cache, which has room for eight.
@@ -153,10 +154,10 @@ void multiply(const Multiplication<S>& to, int64_t first_row, int64_t end_row, i
                 [&](int64_t i, int size) { tiles[size - 1](to, i, last); });
 }
 
-// Rows from `first_row` to `end_row`, of so many columns.
+// The same for any number of columns.
 template <class S>
 void multiply(const Multiplication<S>& to, int64_t first_row, int64_t end_row, int64_t columns) {
-  static constexpr auto runs = table_of<tile_vectors>([](auto size) { return multiply<S, size>; });
+  static constexpr auto runs = table_of<tile_vectors>([](auto size) { return multiply_vectors<S, size>; });
   constexpr int64_t width = Vec<S>::width;
   for_each_tile(0, in_vectors<S>(columns) / width, tile_vectors, [&](int64_t first, int size) {
     const int64_t column = first * width;
