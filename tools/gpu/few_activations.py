@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             return True
         callspec = getattr(item, "callspec", None)
         values = callspec.params.values() if callspec else []
-        words = [word for value in values for word in re.split(r"[-.]", str(value))]
+        words = [word for value in values for word in re.split(r"[-. ]", str(value))]
         return any(word.rstrip("_") in absent for word in words)
 
     items[:] = [item for item in items if not names_absent(item)]
