@@ -60,7 +60,7 @@ def plain_network(rows, *sizes, dtype, device, output="identity"):
     layers = list(itertools.pairwise(sizes))
     return Network(
         input=random_tensor((rows, sizes[0]), dtype, device, seed=0),
-        weights=[random_tensor((n, k), dtype, device, seed=1, scale=1 / math.sqrt(k)) for k, n in layers],
+        weights=[random_tensor((n, k), dtype, device, seed=1, scale=1 / math.sqrt(max(1, k))) for k, n in layers],
         biases=[random_tensor((n,), dtype, device, seed=2) for _, n in layers],
         hidden=("gelu", ()),
         output=(output, ()),

@@ -284,6 +284,7 @@ def test_narrow(device, dtype, rows, sizes, hidden, restore_threads):
         (100, (700, 192)),
         (1030, (64, 256, 61)),
         (24, (1024, 160, 144, 16)),
+        (16, (600, 1200, 0, 48)),
     ],
 )
 def test_wide(device, dtype, rows, sizes, restore_threads):

@@ -165,10 +165,10 @@ class UnpackedForward : Unpacked {
       const int64_t end = panels.end(panel) * kernels_.vector;
       return PanelRows{begin, std::min(rows_, end) - begin, end < rows_, end - begin};
     };
-    // f(panel, first, end) for features of the panels.
+    // f(panel, first, end) for features of the panels, each of which takes so many operations.
     const auto share_features = [&](int64_t features, int64_t operations, auto f) {
       const int64_t blocks = (features + feature_step - 1) / feature_step;
-      const int64_t grain = grain_size / (operations * feature_step * kernels_.vector) + 1;
+      const int64_t grain = grain_size / ((1 + operations) * feature_step * kernels_.vector) + 1;
       share(caller_, panels.count * blocks, grain, [&](int64_t begin, int64_t end) {
         while (begin < end) {
           const int64_t first = begin % blocks;
@@ -185,7 +185,7 @@ class UnpackedForward : Unpacked {
     List<char*> kept(caller_, network_.most_kept, nullptr);
     for (char*& room : kept) room = take_panels();
     int kept_count = 0;
-    share_features(layers_[0].in_features, 1, [&](int64_t panel, int64_t first, int64_t end) {
+    share_features(layers_[0].in_features, 0, [&](int64_t panel, int64_t first, int64_t end) {
       kernels_.read(input, rows_of(panel), first, end, x + panel * size);
     });
     for (const UnpackedLayer& layer : layers_) {
@@ -195,7 +195,7 @@ class UnpackedForward : Unpacked {
         if (is_last) kernels_.write(y + panel * size, output, rows_of(panel), first, end);
       };
       if (layer.only_steps) std::swap(x, y);
-      share_features(layer.out_features, layer.only_steps ? 1 : layer.in_features,
+      share_features(layer.out_features, layer.only_steps ? 0 : layer.in_features,
                      [&](int64_t panel, int64_t first, int64_t end) {
                        kernels_.product(layer, rows_of(panel), first, end, x + panel * size, y + panel * size);
                        if (!has_steps) write(panel, first, end);
