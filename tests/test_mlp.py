@@ -220,6 +220,22 @@ def test_many_rows_of_data(device, dtype, sizes):
         grad.assert_holds(result)
 
 
+def assert_holds_on_threads(network, same_bits):
+    """Output and gradients are within the budget from any number of threads, and have the bits of one if they must."""
+    leaves = [leaf.requires_grad_() for leaf in network.leaves]
+    output, grads = expected_network(network)
+    results = {}
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        actual = ops.mlp(*network.arguments)
+        results[threads] = [actual.detach(), *torch.autograd.grad(actual, leaves, network.grad)]
+        for expected, result in zip([output, *grads], results[threads], strict=True):
+            expected.assert_holds(result, f"{threads} threads")
+    for threads in (2, 3) if same_bits else ():
+        for result, first in zip(results[threads], results[1], strict=True):
+            assert_same_bits(result, first, f"{threads} threads")
+
+
 @every_dtype
 @pytest.mark.parametrize(
     ("rows", "sizes"),
@@ -237,18 +253,7 @@ def test_many_rows_of_data(device, dtype, sizes):
 def test_blocks(device, dtype, rows, sizes, restore_threads):
     """Sizes that take several blocks, within the budget; our own products give the same bits from any threads."""
     network = plain_network(rows, *sizes, dtype=dtype, device=device, output="tanh")
-    leaves = [leaf.requires_grad_() for leaf in network.leaves]
-    output, grads = expected_network(network)
-    results = {}
-    for threads in (1, 2, 3):
-        torch.set_num_threads(threads)
-        actual = ops.mlp(*network.arguments)
-        results[threads] = [actual.detach(), *torch.autograd.grad(actual, leaves, network.grad)]
-        for expected, result in zip([output, *grads], results[threads], strict=True):
-            expected.assert_holds(result, f"{threads} threads")
-    for threads in (2, 3) if products(device) == "own" else ():
-        for result, first in zip(results[threads], results[1], strict=True):
-            assert_same_bits(result, first, f"{threads} threads")
+    assert_holds_on_threads(network, same_bits=products(device) == "own")
 
 
 @every_dtype
@@ -290,18 +295,7 @@ def test_narrow(device, dtype, rows, sizes, hidden, restore_threads):
 def test_wide(device, dtype, rows, sizes, restore_threads):
     """Many features, of which threads take some each where there are few rows; the bits are those of one thread."""
     network = plain_network(rows, *sizes, dtype=dtype, device=device, output="tanh")
-    leaves = [leaf.requires_grad_() for leaf in network.leaves]
-    output, grads = expected_network(network)
-    results = {}
-    for threads in (1, 3):
-        torch.set_num_threads(threads)
-        actual = ops.mlp(*network.arguments)
-        results[threads] = [actual.detach(), *torch.autograd.grad(actual, leaves, network.grad)]
-    for expected, result in zip([output, *grads], results[1], strict=True):
-        expected.assert_holds(result)
-    if products(device) in ("own", "unpacked"):
-        for result, first in zip(results[3], results[1], strict=True):
-            assert_same_bits(result, first, "3 threads")
+    assert_holds_on_threads(network, same_bits=products(device) in ("own", "unpacked"))
 
 
 @pytest.mark.parametrize("rows", [1, 16, 48])

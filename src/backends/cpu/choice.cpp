@@ -211,6 +211,11 @@ bool goes_unpacked_with_steps(const at::Tensor& input, at::TensorList weights, P
   return gemm_kernels(dtype).operand != Dtype::bfloat16 && fills_rows;
 }
 
+bool goes_unpacked_by_layers(const at::Tensor& input, const at::Tensor& gate_weight) {
+  // Where reading the weights is most of the work.
+  return gate_weight.numel() > large_weights && goes_unpacked(input, gate_weight, Pass::forward);
+}
+
 bool goes_unpacked(const at::Tensor& a, const at::Tensor& b) {
   if (a.element_size() == 2 || !has_own_products(a)) return false;
   const int64_t columns = b.size(1);
@@ -249,8 +254,9 @@ bool has_faster_products(const at::Tensor& input, at::TensorList weights, Pass p
   if (ensemble && by_intel && operands != Operands::tiles && rows < many_rows) return false;
   // Unpacked products, one after another, are faster still.
   const bool is_wide = elements > large_weights / 16;
-  if (kind == Cpu::zen4 && operands == Operands::float32 && pass == Pass::backward && is_wide && !ensemble)
+  if (kind == Cpu::zen4 && operands == Operands::float32 && pass == Pass::backward && is_wide && !ensemble) {
     return false;
+  }
   for (const Faster& range : table) {
     if (range.cpu == kind && range.operands == operands && range.pass == pass && range.least_rows <= rows &&
         rows <= range.most_rows && elements <= range.most_elements) {

@@ -21,7 +21,10 @@ bool goes_unpacked(const at::Tensor& input, at::TensorList weights, Pass pass);
 // The same where there are steps on rows between its products, which else are calls of their own.
 bool goes_unpacked_with_steps(const at::Tensor& input, at::TensorList weights, Pass pass);
 
-// The same of a single product a @ b, which layers are that neither way is for.
+// Whether the layers of a gated network do so forward, one by one, rather than as products that are packed.
+bool goes_unpacked_by_layers(const at::Tensor& input, const at::Tensor& gate_weight);
+
+// Whether that is the way for a single product a @ b, which layers are that neither way is for.
 bool goes_unpacked(const at::Tensor& a, const at::Tensor& b);
 
 }  // namespace fastops::cpu

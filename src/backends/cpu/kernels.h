@@ -303,6 +303,14 @@ struct PanelRows {
   int64_t count;
   bool more;       // whether there are rows behind these, which may be read
   int64_t stride;  // `count` in whole vectors: from one feature to the next
+
+  // A panel of `rows` rows from `first_row` on, whose vectors are parted.
+  static FASTOPS_ALWAYS_INLINE PanelRows of(const Parts& panels, int64_t panel, int64_t vector, int64_t first_row,
+                                            int64_t rows) {
+    const int64_t begin = panels.begin(panel) * vector;
+    const int64_t end = panels.end(panel) * vector;
+    return {first_row + begin, (rows < end ? rows : end) - begin, end < rows, end - begin};
+  }
 };
 struct UnpackedGradients {
   ConstRows input;

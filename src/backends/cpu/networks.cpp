@@ -236,11 +236,7 @@ std::optional<std::vector<Tensor>> try_mlp_jet_backward(const MlpJetBackwardArgu
 
 std::optional<GatedMlpForward::Result> try_gated_mlp(const GatedMlpArguments& mlp, bool saves) {
   const std::array weights = {mlp.gate_weight, mlp.up_weight, mlp.down_weight};
-  // Layers by themselves are faster where reading the weights is most of the work.
-  constexpr int64_t large_weight = 1024 * 1024;
-  if (mlp.gate_weight.numel() > large_weight && goes_unpacked(mlp.input, mlp.gate_weight, Pass::forward)) {
-    return std::nullopt;
-  }
+  if (goes_unpacked_by_layers(mlp.input, mlp.gate_weight)) return std::nullopt;
   if (!has_faster_products(mlp.input, weights, Pass::forward)) return std::nullopt;
   const Parameters gate(mlp.gate_weight, mlp.gate_bias);
   const Parameters up(mlp.up_weight, mlp.up_bias);

@@ -264,9 +264,7 @@ void for_each_panel(const UnpackedNetwork& network, int64_t first_row, int64_t r
   constexpr int64_t width = Vec<S>::width;
   const Parts panels(in_vectors<S>(rows) / width, network.panel_rows / width);
   for (int64_t i = 0; i < panels.count; ++i) {
-    const int64_t begin = panels.begin(i) * width;
-    const int64_t end = panels.end(i) * width;
-    f(PanelRows{first_row + begin, std::min(rows, end) - begin, end < rows, end - begin});
+    f(PanelRows::of(panels, i, width, first_row, rows));
   }
 }
 

@@ -160,11 +160,7 @@ class UnpackedForward : Unpacked {
 
   void run_layers(ConstRows input, Rows output) {
     const Parts panels(vectors_, kernels_.tile_rows / kernels_.vector);
-    const auto rows_of = [&](int64_t panel) {
-      const int64_t begin = panels.begin(panel) * kernels_.vector;
-      const int64_t end = panels.end(panel) * kernels_.vector;
-      return PanelRows{begin, std::min(rows_, end) - begin, end < rows_, end - begin};
-    };
+    const auto rows_of = [&](int64_t panel) { return PanelRows::of(panels, panel, kernels_.vector, 0, rows_); };
     // f(panel, first, end) for features of the panels, each of which takes so many operations.
     const auto share_features = [&](int64_t features, int64_t operations, auto f) {
       const int64_t blocks = (features + feature_step - 1) / feature_step;
