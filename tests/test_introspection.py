@@ -55,7 +55,7 @@ def test_profiler_shows_phases(make: Any, device: Any) -> None:
     node = "FastopsMlpBackward" if make is fastops.nn.MLP else "FastopsGatedMlpBackward"
     assert {f"fastops::{op}_forward", f"fastops::{op}_backward", node} <= names
     products = {"fastops::pack", "fastops::layers", "fastops::parameter_gradients"}
-    assert products <= names or names & {"aten::mm", "aten::addmm", "fastops::product"}
+    assert products <= names or names & {"aten::mm", "aten::addmm", "fastops::product", "fastops::unpacked_network"}
 
 
 def test_profiler_shows_networks(device: Any) -> None:

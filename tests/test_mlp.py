@@ -298,6 +298,21 @@ def test_wide(device, dtype, rows, sizes, restore_threads):
     assert_holds_on_threads(network, same_bits=products(device) in ("own", "unpacked"))
 
 
+@every_dtype
+@pytest.mark.parametrize("hidden", ["tanh", "gelu", "mish"])
+@pytest.mark.parametrize(("rows", "sizes"), [(700, (3, 64, 48, 2)), (1040, (40, 130, 1)), (270, (17, 20, 100))])
+def test_many_rows(device, dtype, rows, sizes, hidden, restore_threads):
+    """Rows for several parts with sums of their own, and gradients that are wanted alone."""
+    network = replace(plain_network(rows, *sizes, dtype=dtype, device=device, output="silu"), hidden=(hidden, ()))
+    assert_holds_on_threads(network, same_bits=products(device) in ("own", "unpacked"))
+    output, saved = ops.mlp_forward(*network.arguments)
+    for i, grad in enumerate(expected_network(network)[1]):
+        mask = [k == i for k in range(len(network.leaves))]
+        arguments = (network.grad, *network.arguments[:3], output, saved, *network.arguments[3:], mask)
+        (result,) = ops.mlp_backward(*arguments)
+        grad.assert_holds(result, f"gradient {i} alone")
+
+
 @pytest.mark.parametrize("rows", [1, 16, 48])
 def test_deep_sums(device, rows):
     """Sums of thousands of terms are about as exact as PyTorch's, which are no single sums, either."""

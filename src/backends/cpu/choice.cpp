@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "backends/cpu/cpu_traits.h"
-#include "backends/cpu/kernels.h"
+#include "backends/cpu/launchers.h"
 #include "ops/dtype_of.h"
 #include "ops/environment.h"
 #include "ops/matrix.h"
@@ -168,6 +168,15 @@ bool goes_wide(const at::Tensor& input, int64_t rows, int64_t elements) {
   return kind == Cpu::zen4 || (kind == Cpu::other_in_avx2 && rows <= 2 * many_rows && elements <= large_weights);
 }
 
+// Whether this CPU's backward passes leave matrices where they lie, row by row.
+bool has_plain_layers(const at::Tensor& input) {
+  if (input.element_size() == 2 || !has_own_products(input)) return false;
+  if (wanted_products() != Products::fastest) return wanted_products() == Products::unpacked;
+  // Measured on Zen 4, with vectors of either size.
+  static const Cpu kind = cpu_kind(cpu_traits());
+  return kind == Cpu::zen4 || kind == Cpu::other_in_avx2;
+}
+
 // Whether rows fill three quarters of the vectors that they take.
 bool fill_vectors(int64_t rows, int64_t vector) {
   const int64_t computed = (rows + vector - 1) / vector * vector;
@@ -185,6 +194,8 @@ bool goes_unpacked(const at::Tensor& input, at::TensorList weights, Pass pass) {
   if (features > most_narrow_features) {
     return pass == Pass::forward && goes_wide(input, rows, elements) && fill_vectors(rows, vector);
   }
+  constexpr int64_t tiny = 16;
+  if (pass == Pass::backward && has_plain_layers(input)) return features < tiny;
   // What they save are calls, and vectors that features leave unused. Measured on Zen 3 in AVX2, on Zen 4 in AVX-512.
   const int64_t padded = padded_elements(weights);
   const bool fills_vectors = 20 * elements >= 17 * padded;
@@ -197,6 +208,17 @@ bool goes_unpacked(const at::Tensor& input, at::TensorList weights, Pass pass) {
   if (pass == Pass::forward) return !(many && fills_vectors);
   const bool in_16_bits = input.element_size() == 2;
   return features <= 16 || (many && !in_16_bits && features <= (fills_vectors ? 64 : most_narrow_features));
+}
+
+bool goes_plain(const at::Tensor& input, at::TensorList weights) {
+  if (!has_plain_layers(input)) return false;
+  const auto [rows, elements] = shape_of(input, weights);
+  if (elements > large_weights / 4) return false;
+  // Threads take parts of the rows: there must be some, or no work for a second one.
+  constexpr int64_t least_parts = 4;
+  constexpr int64_t work_of_two_threads = 500'000;
+  return wanted_products() == Products::unpacked || rows >= least_parts * least_part_rows(elements) ||
+         rows * elements < work_of_two_threads;
 }
 
 bool goes_unpacked_with_steps(const at::Tensor& input, at::TensorList weights, Pass pass) {

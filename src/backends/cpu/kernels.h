@@ -75,15 +75,12 @@ inline constexpr int64_t block_rows = 192;
 
 struct Kernels;
 
-// What becomes panels of the right-hand matrix of a product (kernels/panels.h).
+// The right-hand matrix of a product, which becomes panels (kernels/panels.h).
 struct PackArguments {
   ConstRows source;
-  ConstRows second;  // a second matrix where the panels are made from two
   int64_t depth;
   int64_t columns;
   void* panels;
-  ActivationParams params{};
-  const Kernels* activation = nullptr;  // what is applied on the way
 };
 using PackKernel = void (*)(const PackArguments&, int64_t first_panel, int64_t last_panel);
 
@@ -135,10 +132,10 @@ struct LayerForwardArguments {
   ActivationParams params;
   bool as_stored;
 };
-// dz = sums * f'(saved), as an operand.
+// dz = sums * f'(saved), as an operand; value = f(saved), which may be null and is so in terms of the output.
 struct LayerBackwardArguments {
   ConstRows saved;
-  Rows dz;
+  Rows dz, value;
   ActivationParams params;
   bool as_stored;
 };
@@ -150,10 +147,10 @@ struct GatedForwardArguments {
   ActivationParams params;
   bool as_stored;
 };
-// dgate = sums * up * f'(gate), dup = sums * f(gate), as operands. Both may be null.
+// dgate = sums * up * f'(gate), dup = sums * f(gate), as operands; value = f(gate) * up. Each may be null.
 struct GatedBackwardArguments {
   ConstRows gate, up;
-  Rows dgate, dup;
+  Rows dgate, dup, value;
   ActivationParams params;
   bool as_stored;
 };
@@ -318,7 +315,7 @@ struct UnpackedGradients {
   Rows input_grad;  // may be null
 };
 
-// c = a @ b, where they lie: element (i, k) of a is at a[i * row_step + k * depth_step].
+// c = a @ b, + c if it `adds`, where they lie: element (i, k) of a is at a[i * row_step + k * depth_step].
 struct PlainProduct {
   const void* a;
   int64_t row_step;
@@ -326,6 +323,7 @@ struct PlainProduct {
   int64_t depth;
   ConstRows b;
   Rows c;
+  bool adds = false;
 };
 
 // Networks, rows of which go through all layers together, for one storage type.
@@ -384,14 +382,12 @@ struct Kernels {
   GatedForwardKernel gated_forward;
   GatedBackwardKernel gated_backward;
 
-  // With GemmKernels. Panels of f(source), or of f(source) * second.
+  // With GemmKernels.
   EpilogueKernel layer_forward;
   EpilogueKernel layer_backward;
   EpilogueKernel layer_backward_from_output;
-  PackKernel pack_activated;
   EpilogueKernel gated_layer_forward;
   EpilogueKernel gated_layer_backward;
-  PackKernel pack_gated;
   DerivativesKernel derivatives[max_order];  // up to order 1, 2, ..., of float32 and float64
   int last_order;                            // derivatives of a higher one are zero everywhere
 };

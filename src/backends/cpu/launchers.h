@@ -155,6 +155,15 @@ FASTOPS_KERNELS_API void unpacked_mlp_forward(Caller&, const MlpCall&, ConstRows
 FASTOPS_KERNELS_API void unpacked_mlp_backward(Caller&, const MlpCall&, ConstRows input, ConstRows grad_output,
                                                Rows input_grad);
 
+// The backward pass with products of matrices where they lie: row by row, for float32 and float64. Parts of the rows,
+// of at least so many where all weights have so many elements, have sums of their own, whatever the number of threads.
+FASTOPS_ALWAYS_INLINE constexpr int64_t least_part_rows(int64_t elements) {
+  constexpr int64_t least = 64;
+  return elements / 512 > least ? elements / 512 : least;
+}
+FASTOPS_KERNELS_API void plain_mlp_backward(Caller&, const MlpCall&, ConstRows input, ConstRows grad_output,
+                                            Rows input_grad);
+
 // c = a @ b, for float32 and float64, where their UnpackedKernels are not null; the number of threads changes no bits.
 FASTOPS_KERNELS_API void multiply(Caller&, Dtype, const PlainProduct&, int64_t rows, int64_t columns);
 
@@ -173,6 +182,8 @@ static_assert(most_jet_rows <= block_rows, "the rows of a point are never parted
 FASTOPS_KERNELS_API void mlp_jet_forward(Caller&, const MlpJetCall&, ConstRows input, Rows output);
 FASTOPS_KERNELS_API void mlp_jet_backward(Caller&, const MlpJetCall&, ConstRows input, ConstRows grad_output,
                                           Rows input_grad);
+FASTOPS_KERNELS_API void plain_mlp_jet_backward(Caller&, const MlpJetCall&, ConstRows input, ConstRows grad_output,
+                                                Rows input_grad);
 
 // down(f(gate(x)) * up(x))
 struct GatedMlpCall {

@@ -199,9 +199,10 @@ std::optional<Tensor> try_mlp(const MlpArguments& mlp, std::vector<Tensor>* save
 }
 
 std::optional<std::vector<Tensor>> try_mlp_backward(const MlpBackwardArguments& mlp) {
-  const bool unpacked = goes_unpacked(mlp.input, mlp.weights, Pass::backward);
-  if (!unpacked && !has_faster_products(mlp.input, mlp.weights, Pass::backward)) return std::nullopt;
-  return backward(mlp, mlp.output, unpacked ? unpacked_mlp_backward : mlp_backward);
+  if (goes_unpacked(mlp.input, mlp.weights, Pass::backward)) return backward(mlp, mlp.output, unpacked_mlp_backward);
+  if (goes_plain(mlp.input, mlp.weights)) return backward(mlp, mlp.output, plain_mlp_backward);
+  if (!has_faster_products(mlp.input, mlp.weights, Pass::backward)) return std::nullopt;
+  return backward(mlp, mlp.output, mlp_backward);
 }
 
 namespace {
@@ -227,8 +228,9 @@ std::optional<Tensor> try_mlp_jet(const MlpJetArguments& mlp, std::vector<Tensor
 
 std::optional<std::vector<Tensor>> try_mlp_jet_backward(const MlpJetBackwardArguments& mlp) {
   if (!has_faster_jet(mlp)) return std::nullopt;
+  const auto launch = goes_plain(mlp.input, mlp.weights) ? plain_mlp_jet_backward : mlp_jet_backward;
   return backward(mlp, {}, [&](Caller& caller, const MlpCall& call, ConstRows input, ConstRows grad_output, Rows grad) {
-    mlp_jet_backward(caller, jet_call(call, mlp.form), input, grad_output, grad);
+    launch(caller, jet_call(call, mlp.form), input, grad_output, grad);
   });
 }
 

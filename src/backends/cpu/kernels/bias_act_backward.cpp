@@ -42,11 +42,16 @@ void bias_backward(ConstRows grad, ConstRows saved, const void* bias, Rows dx, v
         for_each_packet<Storage>(n, [&](int64_t i, auto load, auto store) {
           auto s = load(saved_row);
           if (bias_row) s = apply<Storage>([](Number a, Number b) { return a + b; }, s, load(bias_row + c0));
-          const auto d = apply<Storage>(derivative, load(grad_row), s);
-          if (dx_row) store(d, dx_row);
-          if constexpr (!from_output) {
-            if (value_row) store(apply<Storage>([&](Number v) { return A::value(v, p); }, s), value_row);
+          const auto g = load(grad_row);
+          Packet<Storage> d;
+          if (!from_output && value_row) {
+            const auto [y, gradient] = value_and_gradient<A, Storage>(g, s, p);
+            store(y, value_row);
+            d = gradient;
+          } else {
+            d = apply<Storage>(derivative, g, s);
           }
+          if (dx_row) store(d, dx_row);
           for (int k = 0; total && k < Packet<Storage>::parts; ++k) {
             S* sum = block + i + k * Number::width;
             (Number(Number::Base::loadu(sum)) + d.part[k]).v.store(sum);

@@ -1,5 +1,4 @@
-// What the layers of gated_mlp do to the sums of their matrix products, and to the right-hand matrices on the way into
-// panels.
+// What the layers of gated_mlp do to the sums of their matrix products.
 #include "backends/cpu/kernels/layer.h"
 
 namespace fastops::cpu::CPU_CAPABILITY {
@@ -20,22 +19,18 @@ void gated_layer_forward(const void* arguments, const Block& block) {
 
 template <class A, class Storage>
 void gated_layer_backward(const void* arguments, const Block& block) {
-  using Number = typename Packet<Storage>::Number;
   const auto& to = *static_cast<const GatedBackwardArguments*>(arguments);
   const auto p = compute_params<Storage>(to.params);
-  for_each_sum<Storage>(block, [&](auto sum, auto load, auto, auto store_operand) {
+  const auto product = [](const Packet<Storage>& x, const Packet<Storage>& y) {
+    return apply<Storage>([](auto a, auto b) { return a * b; }, x, y);
+  };
+  for_each_sum<Storage>(block, [&](auto sum, auto load, auto store, auto store_operand) {
     const auto grad = sum(0);
-    const auto gate = load(to.gate);
-    if (to.dgate.data) {
-      store_operand(
-          apply<Storage>([&](Number d, Number g, Number u) { return A::template gradient<Number>(d * u, g, p); }, grad,
-                         gate, load(to.up)),
-          to.dgate, to.as_stored);
-    }
-    if (to.dup.data) {
-      store_operand(apply<Storage>([&](Number d, Number g) { return A::value(g, p) * d; }, grad, gate), to.dup,
-                    to.as_stored);
-    }
+    const auto up = load(to.up);
+    const auto [value, gradient] = value_and_gradient<A, Storage>(product(grad, up), load(to.gate), p);
+    store_operand(gradient, to.dgate, to.as_stored);
+    store_operand(product(grad, value), to.dup, to.as_stored);
+    store(product(value, up), to.value);
   });
 }
 
@@ -45,7 +40,6 @@ void add_gated_layer_kernels(KernelTable& table) {
   for_each_kernel(table, []<class A, class Storage>(Kernels& entry) {
     entry.gated_layer_forward = gated_layer_forward<A, Storage>;
     entry.gated_layer_backward = gated_layer_backward<A, Storage>;
-    entry.pack_gated = pack_activated<A, Storage, true>;
   });
 }
 

@@ -251,10 +251,6 @@ void add_tile_products(KernelTable& table) {
   gemm.pack_transposed = pack_transposed_pairs<at_once>;
   gemm.pack_tiles = pack_tiles;
   gemm.multiply = multiply;
-  for (auto& entry : table.entries) {
-    Kernels& kernels = entry[static_cast<int>(Dtype::bfloat16)];
-    kernels.pack_activated = kernels.pack_gated = gemm.pack;
-  }
 }
 
 }  // namespace fastops::cpu::CPU_CAPABILITY

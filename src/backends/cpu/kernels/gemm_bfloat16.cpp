@@ -48,10 +48,6 @@ void add_bfloat16_products(KernelTable& table) {
   gemm.pack_transposed = pack_transposed_pairs<Pairs::at_once>;
   gemm.pack_tiles = pack_tiles;
   gemm.multiply = multiply<Pairs>;
-  for (auto& entry : table.entries) {
-    Kernels& kernels = entry[static_cast<int>(Dtype::bfloat16)];
-    kernels.pack_activated = kernels.pack_gated = gemm.pack;
-  }
 }
 
 }  // namespace fastops::cpu::CPU_CAPABILITY

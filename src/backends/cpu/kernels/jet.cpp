@@ -160,12 +160,10 @@ struct Place {
   }
 };
 
-constexpr int64_t points_at_once = 16;
-
 // An activation at the values of some points, [points, columns], and its derivatives there.
 template <class S>
 struct Derivatives {
-  static constexpr int64_t most = points_at_once * panel_columns<S>;
+  static constexpr int64_t most = 16 * panel_columns<S>;
   alignas(64) S at[most];
   alignas(64) S value[most];
   alignas(64) S order[max_order][most];
@@ -185,23 +183,33 @@ void for_each_place(const JetArguments& jet, const Block& block, int orders, At 
   const int64_t ahead = (rows_ahead + jet.rows() - 1) / jet.rows() * jet.rows();
   const int64_t points = block.rows / jet.rows();
   Derivatives<S> derivatives;
-  const auto run = [&](int64_t first, int64_t count, int64_t column, auto columns) {
-    const auto place = [&](int64_t point) FASTOPS_INLINE_LAMBDA {
-      return Place<Storage, decltype(columns)>{block, (first + point) * jet.rows(), column, ahead, columns};
-    };
-    for (int64_t p = 0; p < count; ++p) store(at(place(p)), derivatives.at + p * columns, columns);
-    if (jet.activation) derivatives.compute(jet, count * columns, orders);
-    for (int64_t p = 0; p < count; ++p) step(place(p), derivatives, p * columns);
-  };
-  for (int64_t first = 0; first < points; first += points_at_once) {
-    const int64_t count = std::min(points_at_once, points - first);
-    for (int64_t column = 0; column < block.columns; column += panel_columns<S>) {
-      const int64_t columns = block.columns - column;
-      if (columns >= panel_columns<S>) {
-        run(first, count, column, Whole<S>());
-      } else {
-        run(first, count, column, columns);
+  const auto run = [&](int64_t first_point, int64_t end_point, int64_t first_column, int64_t end_column) {
+    // f(place, i) for what the derivatives have from i on
+    const auto each = [&](auto f) FASTOPS_INLINE_LAMBDA {
+      int64_t i = 0;
+      for (int64_t point = first_point; point < end_point; ++point) {
+        for (int64_t column = first_column; column < end_column; column += panel_columns<S>) {
+          const int64_t columns = std::min(panel_columns<S>, end_column - column);
+          const auto at_place = [&](auto count) FASTOPS_INLINE_LAMBDA {
+            f(Place<Storage, decltype(count)>{block, point * jet.rows(), column, ahead, count}, i);
+          };
+          columns == panel_columns<S> ? at_place(Whole<S>()) : at_place(columns);
+          i += columns;
+        }
       }
+      return i;
+    };
+    const int64_t count = each([&](const auto& place, int64_t i)
+                                   FASTOPS_INLINE_LAMBDA { store(at(place), derivatives.at + i, place.count); });
+    if (jet.activation) derivatives.compute(jet, count, orders);
+    each([&](const auto& place, int64_t i) FASTOPS_INLINE_LAMBDA { step(place, derivatives, i); });
+  };
+  constexpr int64_t most = Derivatives<S>::most;
+  for (int64_t column = 0; column < block.columns; column += most) {
+    const int64_t end_column = std::min(block.columns, column + most);
+    const int64_t at_once = std::max<int64_t>(1, most / (end_column - column));
+    for (int64_t point = 0; point < points; point += at_once) {
+      run(point, std::min(points, point + at_once), column, end_column);
     }
   }
 }

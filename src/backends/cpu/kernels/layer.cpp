@@ -1,5 +1,4 @@
-// What the layers of mlp do to the sums of their matrix products, and to the right-hand matrices on the way into
-// panels.
+// What the layers of mlp do to the sums of their matrix products.
 #include "backends/cpu/kernels/layer.h"
 
 namespace fastops::cpu::CPU_CAPABILITY {
@@ -30,8 +29,14 @@ void layer_backward(const void* arguments, const Block& block) {
       return A::template gradient<Number>(g, s, p);
     }
   };
-  for_each_sum<Storage>(block, [&](auto sum, auto load, auto, auto store_operand) {
-    store_operand(apply<Storage>(derivative, sum(0), load(to.saved)), to.dz, to.as_stored);
+  for_each_sum<Storage>(block, [&](auto sum, auto load, auto store, auto store_operand) {
+    if (!from_output && to.value.data) {
+      const auto [value, gradient] = value_and_gradient<A, Storage>(sum(0), load(to.saved), p);
+      store(value, to.value);
+      store_operand(gradient, to.dz, to.as_stored);
+    } else {
+      store_operand(apply<Storage>(derivative, sum(0), load(to.saved)), to.dz, to.as_stored);
+    }
   });
 }
 
@@ -42,7 +47,6 @@ void add_layer_kernels(KernelTable& table) {
     entry.layer_forward = layer_forward<A, Storage>;
     entry.layer_backward = layer_backward<A, Storage, false>;
     if constexpr (A::has_gradient_from_output) entry.layer_backward_from_output = layer_backward<A, Storage, true>;
-    entry.pack_activated = pack_activated<A, Storage, false>;
   });
 }
 

@@ -65,32 +65,20 @@ inline void add_pairs(const float* pairs, float* sums) {
   (Floats::loadu(sums) + even + odd).store(sums);
 }
 
-// Panels of a matrix [depth, columns], of f of it, or of f of it times a second one.
+// Panels of a matrix [depth, columns].
 template <int64_t at_once>
 void pack_pairs(const PackArguments& to, int64_t first_panel, int64_t last_panel) {
   constexpr int64_t panels_at_once = 16;
-  alignas(64) BFloat16 lines[2][panels_at_once * panel_width_max];
   const int64_t pairs = pair_count<at_once>(to.depth);
   for (int64_t panel = first_panel; panel < last_panel; panel += panels_at_once) {
     const int64_t end = std::min(last_panel, panel + panels_at_once);
     const int64_t column = panel * panel_width_max;
     const int64_t columns = std::min(to.columns, end * panel_width_max) - column;
     // Row k from `column` on.
-    const auto line = [&](int64_t k, BFloat16* place) -> const BFloat16* {
-      if (k >= to.depth) return nullptr;
-      const BFloat16* const source = row<BFloat16>(to.source, k) + column;
-      if (!to.activation) return source;
-      if (to.second.data) {
-        const BFloat16* const second = row<BFloat16>(to.second, k) + column;
-        to.activation->gated_forward({source, 0}, {second, 0}, {place, 0}, 1, columns, to.params);
-      } else {
-        to.activation->forward(source, place, columns, to.params, /*stream=*/false);
-      }
-      return place;
-    };
+    const auto line = [&](int64_t k) { return k < to.depth ? row<BFloat16>(to.source, k) + column : nullptr; };
     for (int64_t pair = 0; pair < pairs; ++pair) {
-      const BFloat16* const even = line(2 * pair, lines[0]);
-      const BFloat16* const odd = line(2 * pair + 1, lines[1]);
+      const BFloat16* const even = line(2 * pair);
+      const BFloat16* const odd = line(2 * pair + 1);
       for (int64_t p = panel; p < end; ++p) {
         const int64_t width = panel_width<float>(p, to.columns);
         const int64_t first = (p - panel) * panel_width_max;

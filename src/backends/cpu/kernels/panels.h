@@ -217,7 +217,7 @@ void pack_part(const Product& product, int64_t k, int64_t depth, int64_t panel, 
   const auto [matrix, transpose] = std::tie(product.matrix, product.transpose);
   const ConstRows source = matrix.data ? ConstRows{row<Operand>(matrix, k) + column, matrix.stride}
                                        : ConstRows{row<Operand>(transpose, column) + k, transpose.stride};
-  product.pack({source, {}, depth, columns - column, packed}, 0, 1);
+  product.pack({source, depth, columns - column, packed}, 0, 1);
 }
 
 // Copies a step of the depth to each of the tiles that are packed: `line` has its element for every row, and as many

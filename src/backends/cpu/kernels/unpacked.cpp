@@ -467,7 +467,7 @@ void multiply_plain(const PlainProduct& product, int64_t first_row, int64_t end_
                  nullptr,
                  static_cast<S*>(product.c.data) + first_column,
                  product.c.stride,
-                 /*adds=*/part > 0,
+                 product.adds || part > 0,
                  /*pads=*/false},
                 first_row, end_row, end_column - first_column);
   }

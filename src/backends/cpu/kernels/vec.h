@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 
 #include "activations/functions.h"
 #include "backends/cpu/kernels.h"
@@ -290,6 +291,27 @@ template <class Storage>
 Params<Compute<Storage>> compute_params(ActivationParams p) {
   using S = Compute<Storage>;
   return {static_cast<S>(p.first), static_cast<S>(p.second)};
+}
+
+// f(x) and g * f'(x)
+template <class A, class Storage>
+C10_ALWAYS_INLINE std::pair<Packet<Storage>, Packet<Storage>> value_and_gradient(const Packet<Storage>& g,
+                                                                                 const Packet<Storage>& x,
+                                                                                 Params<Compute<Storage>> p) {
+  using Number = typename Packet<Storage>::Number;
+  std::pair<Packet<Storage>, Packet<Storage>> result;
+  for (int k = 0; k < Packet<Storage>::parts; ++k) {
+    auto& [value, gradient] = result;
+    if constexpr (requires { A::template value_and_gradient<Number>(g.part[k], x.part[k], p); }) {
+      const auto both = A::template value_and_gradient<Number>(g.part[k], x.part[k], p);
+      value.part[k] = both.value;
+      gradient.part[k] = both.gradient;
+    } else {
+      value.part[k] = A::value(x.part[k], p);
+      gradient.part[k] = A::template gradient<Number>(g.part[k], x.part[k], p);
+    }
+  }
+  return result;
 }
 
 template <class Storage>

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
 
 #include "backends/cpu/launchers/products.h"
@@ -78,7 +79,7 @@ class Chain {
       return product;
     }
     void* panels = take_panels(caller_, dtype_, depth, columns);
-    panels_.push_back({transposed ? gemm.pack_transposed : gemm.pack, {layer.weight, {}, depth, columns, panels, {}}});
+    panels_.push_back({transposed ? gemm.pack_transposed : gemm.pack, {layer.weight, depth, columns, panels}});
     return {.a = {}, .panels = panels, .transpose = {}, .depth = depth};
   }
   // Whether products read a right-hand matrix of so many columns, in the storage type, as it is.
@@ -93,6 +94,11 @@ class Chain {
   int64_t most_units() const { return std::max<int64_t>(1, most_chunk_rows / unit_); }
   int64_t chunk_rows() const { return std::min(rows_, most_units() * unit_); }
   Rows take_chunk(int64_t columns) { return take_rows(caller_, operand(dtype_), chunk_rows(), columns); }
+  // Any number of rows for a stage's source: where an epilogue is for what it computes beside the gradients.
+  ConstRows take_zeros(int64_t columns) {
+    const int64_t bytes = columns * accumulator_size(dtype_);
+    return {std::memset(caller_.take(bytes), 0, bytes), 0};
+  }
 
   // f(row, rows) for each chunk of rows.
   template <class F>

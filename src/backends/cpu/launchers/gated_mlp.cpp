@@ -52,6 +52,7 @@ class Forward : Layers {
   LeftHand input_;
   Rows gate_, up_, output_;
   Rows hidden_{nullptr, 0};
+  ConstRows zeros_{nullptr, 0};
   Product to_gate_{}, to_up_{}, to_output_{};
 };
 
@@ -67,9 +68,12 @@ class Backward : Layers {
         input_grad_(input_grad) {
     if (wants_gate()) grad_gate_ = take_chunk(hidden_features());
     if (wants_up()) grad_up_ = take_chunk(hidden_features());
+    if (mlp.down.weight_grad) hidden_ = take_rows(caller, dtype_, chunk_rows(), hidden_features());
     if (wants_gate() || wants_up()) {
       grad_output_.take(caller, operand(dtype_), chunk_rows());
       to_hidden_ = product_with(mlp.down, /*transposed=*/false);
+    } else {
+      zeros_ = take_zeros(hidden_features());
     }
     if (input_grad.data) {
       by_gate_ = product_with(mlp.gate, /*transposed=*/false);
@@ -79,7 +83,7 @@ class Backward : Layers {
     }
     pack();
     sum_gradients(3, [&](int64_t row, int64_t rows, List<ParameterGradients>& parameters) {
-      if (wants_gate() || wants_up()) run_chunk(row, rows);
+      run_chunk(row, rows);
       add_parameters(row, parameters);
     });
   }
@@ -89,15 +93,18 @@ class Backward : Layers {
   bool wants_gate() const { return input_grad_.data || wants_parameters(mlp_.gate); }
   bool wants_up() const { return input_grad_.data || wants_parameters(mlp_.up); }
 
-  // The gradients of gate, up and input.
+  // The hidden values again, and the gradients of gate, up and input.
   void run_chunk(int64_t row, int64_t rows) {
-    to_hidden_.a = grad_output_.from(row, stages_);
-    const GatedBackwardArguments projections{from(gate_, row), from(up_, row), grad_gate_,
-                                             grad_up_,         mlp_.params,    operands_as_stored()};
-    stages_.push_back({.products = {to_hidden_},
-                       .product_count = 1,
-                       .columns = hidden_features(),
-                       .epilogue = {activation_kernels().gated_layer_backward, &projections}});
+    const GatedBackwardArguments projections{from(gate_, row), from(up_, row), grad_gate_,          grad_up_,
+                                             hidden_,          mlp_.params,    operands_as_stored()};
+    Stage hidden{.source = zeros_,
+                 .columns = hidden_features(),
+                 .epilogue = {activation_kernels().gated_layer_backward, &projections}};
+    if (wants_gate() || wants_up()) {
+      hidden.products[hidden.product_count++] = to_hidden_;
+      hidden.products[0].a = grad_output_.from(row, stages_);
+    }
+    stages_.push_back(hidden);
     const StoreArguments input{from(input_grad_, row), /*add=*/false};
     if (input_grad_.data) {
       stages_.push_back({.products = {by_gate_, by_up_},
@@ -109,25 +116,24 @@ class Backward : Layers {
   }
 
   void add_parameters(int64_t row, List<ParameterGradients>& parameters) const {
-    const auto add = [&](const Linear& layer, ConstRows dz, bool dz_is_operand, const Panels& input, bool as_is) {
+    const auto add = [&](const Linear& layer, ConstRows dz, bool dz_is_operand, ConstRows input) {
       if (!wants_parameters(layer)) return;
-      const bool in_place = as_is && reads_matrix(layer.in_features);
-      parameters.push_back(
-          {dz, dz_is_operand, layer.out_features, input, layer.weight_grad, layer.bias_grad, in_place});
+      parameters.push_back({dz, dz_is_operand, layer.out_features, panels_of(layer, input), layer.weight_grad,
+                            layer.bias_grad, reads_matrix(layer.in_features)});
     };
-    const Panels input{gemm_kernels(dtype_).pack, {from(input_, row), {}, 0, mlp_.gate.in_features, nullptr, {}}};
-    const Panels hidden{
-        activation_kernels().pack_gated,
-        {from(gate_, row), from(up_, row), 0, hidden_features(), nullptr, mlp_.params, &activation_kernels()}};
-    add(mlp_.gate, constant(grad_gate_), /*dz_is_operand=*/true, input, /*as_is=*/true);
-    add(mlp_.up, constant(grad_up_), /*dz_is_operand=*/true, input, /*as_is=*/true);
-    add(mlp_.down, grad_output_.as_given(row), /*dz_is_operand=*/false, hidden, /*as_is=*/false);
+    add(mlp_.gate, constant(grad_gate_), /*dz_is_operand=*/true, from(input_, row));
+    add(mlp_.up, constant(grad_up_), /*dz_is_operand=*/true, from(input_, row));
+    add(mlp_.down, grad_output_.as_given(row), /*dz_is_operand=*/false, constant(hidden_));
+  }
+  Panels panels_of(const Linear& layer, ConstRows input) const {
+    return {gemm_kernels(dtype_).pack, {input, 0, layer.in_features, nullptr}};
   }
 
   ConstRows input_, gate_, up_;
   LeftHand grad_output_;
   Rows input_grad_;
-  Rows grad_gate_{nullptr, 0}, grad_up_{nullptr, 0};
+  Rows grad_gate_{nullptr, 0}, grad_up_{nullptr, 0}, hidden_{nullptr, 0};
+  ConstRows zeros_{nullptr, 0};
   Product to_hidden_{}, by_gate_{}, by_up_{};
 };
 

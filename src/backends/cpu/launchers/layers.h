@@ -5,15 +5,17 @@
 //     using Call = MlpCall;
 //     using ForwardArguments = ..., BackwardArguments = ...;  // of its epilogues
 //     static int64_t unit(const Call&);  // so many rows belong together; a layer's bias is for the first of them
-//     // Whether the backward epilogue computes the layer's values again, for the gradient of the weight above.
-//     static constexpr bool gives_values;
 //
 //     explicit Form(const Call&);
 //     ForwardArguments forward(const Layer&, bool as_stored) const;
 //     BackwardArguments backward(const Layer&, ConstRows kept, Rows dz, Rows values, bool as_stored) const;
 //     EpilogueKernel forward_kernel(const Layer&) const;
 //     EpilogueKernel backward_kernel(const Layer&) const;
-//     const Kernels& activation(const Layer&) const;  // of panels of its values, unless it gives_values
+//     // Whether what a layer keeps are its values. Else the backward epilogue computes these again, for the
+//     // gradient of the weight above.
+//     bool keeps_values(const Layer&) const;
+//     // The same for rows of gradients, which become those of z.
+//     void backward_rows(const Layer&, ConstRows kept, Rows grad, Rows values, int64_t rows) const;
 //   };
 #pragma once
 
@@ -111,9 +113,8 @@ class LayersBackward : Layers<Form> {
       const Layer& layer = layers_[i];
       if (has_product(i)) products_[i] = this->product_with(layer, /*transposed=*/false);
       if (i + 1 < layers || through_last) dz_[i] = this->take_chunk(layer.out_features);
-      if (Form::gives_values && i > 0 && layer.weight_grad) {
-        values_[i - 1] = take_rows(caller, dtype_, this->chunk_rows(), layer.in_features);
-      }
+      if (!has_product(i) && wants_values_below(i)) zeros_ = this->take_zeros(layer.in_features);
+      if (wants_values_below(i)) values_[i - 1] = take_rows(caller, dtype_, this->chunk_rows(), layer.in_features);
     }
     this->pack();
     this->sum_gradients(layers, [&](int64_t row, int64_t rows, List<ParameterGradients>& parameters) {
@@ -123,10 +124,11 @@ class LayersBackward : Layers<Form> {
 
  private:
   bool wants_parameters(size_t layer) const { return layers_[layer].weight_grad || layers_[layer].bias_grad; }
-  // Whether the gradient goes on below the layer; also for the values below, which are computed on that way.
-  bool has_product(size_t layer) const {
-    return layer > first_layer_ || input_grad_.data || (Form::gives_values && layer > 0 && layers_[layer].weight_grad);
+  bool wants_values_below(size_t layer) const {
+    return layer > 0 && layers_[layer].weight_grad && !form_.keeps_values(layers_[layer - 1]);
   }
+  // Whether the gradient goes on below the layer.
+  bool has_product(size_t layer) const { return layer > first_layer_ || input_grad_.data; }
 
   // From the last layer's dz down to the input's gradient.
   void run_chunk(int64_t row, int64_t rows, List<ParameterGradients>& parameters) {
@@ -141,10 +143,12 @@ class LayersBackward : Layers<Form> {
     const StoreArguments input_gradient{this->from(input_grad_, row), /*add=*/false};
     for (size_t i = last + 1; i-- > first_layer_;) {
       if (wants_parameters(i)) parameters.push_back(parameter_gradients(i, dz, row));
-      if (!has_product(i)) break;
-      Stage& stage =
-          stages_.push_back({.products = {products_[i]}, .product_count = 1, .columns = layers_[i].in_features});
-      stage.products[0].a = dz;
+      if (!has_product(i) && !wants_values_below(i)) break;
+      Stage& stage = stages_.push_back({.source = zeros_, .columns = layers_[i].in_features});
+      if (has_product(i)) {
+        stage.products[stage.product_count++] = products_[i];
+        stage.products[0].a = dz;
+      }
       if (i == 0) {
         stage.epilogue = {gemm_kernels(dtype_).store, &input_gradient};
       } else {
@@ -165,23 +169,17 @@ class LayersBackward : Layers<Form> {
 
   ParameterGradients parameter_gradients(size_t i, ConstRows dz, int64_t row) const {
     const Layer& layer = layers_[i];
-    const GemmKernels& gemm = gemm_kernels(dtype_);
-    Panels input{gemm.pack, {this->from(input_, row), {}, 0, layer.in_features, nullptr}};
-    bool in_place = this->reads_matrix(layer.in_features);
-    if (i > 0 && Form::gives_values) {
-      input.arguments.source = constant(values_[i - 1]);
-    } else if (i > 0) {
-      const Layer& below = layers_[i - 1];
-      input.arguments.source = constant(this->from(below.kept, row));
-      if (!below.keeps_output) {
-        const Kernels& activation = form_.activation(below);
-        input.kernel = activation.pack_activated;
-        input.arguments.params = below.params;
-        input.arguments.activation = &activation;
-        in_place = false;
-      }
-    }
-    return {dz, /*dz_is_operand=*/true, layer.out_features, input, layer.weight_grad, layer.bias_grad, in_place, unit_};
+    const ConstRows input = i == 0                  ? this->from(input_, row)
+                            : wants_values_below(i) ? constant(values_[i - 1])
+                                                    : constant(this->from(layers_[i - 1].kept, row));
+    return {dz,
+            /*dz_is_operand=*/true,
+            layer.out_features,
+            {gemm_kernels(dtype_).pack, {input, 0, layer.in_features, nullptr}},
+            layer.weight_grad,
+            layer.bias_grad,
+            this->reads_matrix(layer.in_features),
+            unit_};
   }
 
   size_t first_layer_ = 0;  // the lowest that has something to compute
@@ -191,7 +189,8 @@ class LayersBackward : Layers<Form> {
   Rows input_grad_;
   List<Product> products_;
   List<Rows> dz_;
-  List<Rows> values_;  // of the hidden layers, where the form gives them
+  ConstRows zeros_{nullptr, 0};
+  List<Rows> values_;  // of the hidden layers that keep z
   List<typename Form::BackwardArguments> arguments_;
 };
 

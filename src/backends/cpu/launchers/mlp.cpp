@@ -1,5 +1,6 @@
 // mlp and linear_act as chains of matrix products: each row goes through the activations by itself.
 #include "backends/cpu/launchers/layers.h"
+#include "backends/cpu/launchers/plain_layers.h"
 
 namespace fastops::cpu {
 namespace {
@@ -10,15 +11,14 @@ class RowForm {
   using ForwardArguments = LayerForwardArguments;
   using BackwardArguments = LayerBackwardArguments;
   static int64_t unit(const Call&) { return 1; }
-  static constexpr bool gives_values = false;
 
   explicit RowForm(const Call& mlp) : dtype_(mlp.dtype) {}
 
   ForwardArguments forward(const Layer& layer, bool as_stored) const {
     return {layer.bias, {}, {}, {}, layer.params, as_stored};
   }
-  BackwardArguments backward(const Layer& layer, ConstRows kept, Rows dz, Rows, bool as_stored) const {
-    return {kept, dz, layer.params, as_stored};
+  BackwardArguments backward(const Layer& layer, ConstRows kept, Rows dz, Rows values, bool as_stored) const {
+    return {kept, dz, values, layer.params, as_stored};
   }
   EpilogueKernel forward_kernel(const Layer& layer) const { return activation(layer).layer_forward; }
   EpilogueKernel backward_kernel(const Layer& layer) const {
@@ -26,6 +26,13 @@ class RowForm {
     return layer.keeps_output ? kernels.layer_backward_from_output : kernels.layer_backward;
   }
   const Kernels& activation(const Layer& layer) const { return kernels(layer.activation, dtype_); }
+
+  bool keeps_values(const Layer& layer) const { return layer.keeps_output; }
+  void backward_rows(const Layer& layer, ConstRows kept, Rows grad, Rows values, int64_t rows) const {
+    const Kernels& kernels = activation(layer);
+    const auto run = layer.keeps_output ? kernels.bias_backward_from_output : kernels.bias_backward;
+    run(constant(grad), kept, nullptr, grad, nullptr, values, rows, layer.out_features, layer.params);
+  }
 
  private:
   Dtype dtype_;
@@ -39,6 +46,10 @@ void mlp_forward(Caller& caller, const MlpCall& mlp, ConstRows input, Rows outpu
 
 void mlp_backward(Caller& caller, const MlpCall& mlp, ConstRows input, ConstRows grad_output, Rows input_grad) {
   LayersBackward<RowForm>(caller, mlp, input, grad_output, input_grad);
+}
+
+void plain_mlp_backward(Caller& caller, const MlpCall& mlp, ConstRows input, ConstRows grad_output, Rows input_grad) {
+  PlainLayersBackward<RowForm>(caller, mlp, input, grad_output, input_grad);
 }
 
 }  // namespace fastops::cpu

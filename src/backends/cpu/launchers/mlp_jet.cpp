@@ -1,5 +1,6 @@
 // mlp_jet as a chain of matrix products: the rows of a point go through the activations together.
 #include "backends/cpu/launchers/layers.h"
+#include "backends/cpu/launchers/plain_layers.h"
 
 namespace fastops::cpu {
 namespace {
@@ -10,7 +11,6 @@ class PointForm {
   using ForwardArguments = JetForwardArguments;
   using BackwardArguments = JetBackwardArguments;
   static int64_t unit(const Call& mlp) { return mlp.rows_of_point(); }
-  static constexpr bool gives_values = true;
 
   explicit PointForm(const Call& mlp) : mlp_(mlp) {}
 
@@ -23,6 +23,12 @@ class PointForm {
   EpilogueKernel forward_kernel(const Layer&) const { return gemm_kernels(mlp_.dtype).jet_forward; }
   EpilogueKernel backward_kernel(const Layer&) const { return gemm_kernels(mlp_.dtype).jet_backward; }
   const Kernels& activation(const Layer& layer) const { return kernels(layer.activation, computed(mlp_.dtype)); }
+
+  bool keeps_values(const Layer&) const { return false; }
+  void backward_rows(const Layer& layer, ConstRows kept, Rows grad, Rows values, int64_t rows) const {
+    const BackwardArguments arguments = backward(layer, kept, grad, values, /*as_stored=*/true);
+    backward_kernel(layer)(&arguments, {{grad.data, nullptr}, grad.stride, 0, rows, 0, layer.out_features});
+  }
 
  private:
   JetArguments jet(const Layer& layer) const {
@@ -46,6 +52,11 @@ void mlp_jet_forward(Caller& caller, const MlpJetCall& mlp, ConstRows input, Row
 
 void mlp_jet_backward(Caller& caller, const MlpJetCall& mlp, ConstRows input, ConstRows grad_output, Rows input_grad) {
   LayersBackward<PointForm>(caller, mlp, input, grad_output, input_grad);
+}
+
+void plain_mlp_jet_backward(Caller& caller, const MlpJetCall& mlp, ConstRows input, ConstRows grad_output,
+                            Rows input_grad) {
+  PlainLayersBackward<PointForm>(caller, mlp, input, grad_output, input_grad);
 }
 
 }  // namespace fastops::cpu

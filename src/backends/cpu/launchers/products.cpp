@@ -208,8 +208,7 @@ bool shares_panels(std::span<const ParameterGradients> layers, size_t i) {
   const Panels& before = layers[i - 1].input;
   const Panels& own = layers[i].input;
   return own.kernel == before.kernel && own.arguments.source.data == before.arguments.source.data &&
-         own.arguments.second.data == before.arguments.second.data &&
-         own.arguments.columns == before.arguments.columns && own.arguments.activation == before.arguments.activation;
+         own.arguments.columns == before.arguments.columns;
 }
 
 // Small gradients do not make work for all threads: there the threads share the rows, and the sums of the parts are
@@ -344,7 +343,6 @@ void GradientSums::add_part(std::span<const ParameterGradients> layers, int64_t 
     layer.dz = from_row(layer.dz, begin, layer.dz_is_operand ? operand(dtype_) : dtype_);
     PackArguments& input = layer.input.arguments;
     input.source = from_row(input.source, begin, dtype_);
-    input.second = from_row(input.second, begin, dtype_);
     input.depth = count;
     const int64_t width = panel_count(dtype_, input.columns) * gemm_kernels(dtype_).panel_columns;
     if (panels_[i]) input.panels = static_cast<char*>(panels_[i]) + width * depth_bytes(dtype_, begin);
