@@ -301,7 +301,7 @@ def test_wide(device, dtype, rows, sizes, restore_threads):
 @every_dtype
 @pytest.mark.parametrize("hidden", ["tanh", "gelu", "mish"])
 @pytest.mark.parametrize(("rows", "sizes"), [(700, (3, 64, 48, 2)), (1040, (40, 130, 1)), (270, (17, 20, 100))])
-def test_many_rows(device, dtype, rows, sizes, hidden, restore_threads):
+def test_parts_of_rows(device, dtype, rows, sizes, hidden, restore_threads):
     """Rows for several parts with sums of their own, and gradients that are wanted alone."""
     network = replace(plain_network(rows, *sizes, dtype=dtype, device=device, output="silu"), hidden=(hidden, ()))
     assert_holds_on_threads(network, same_bits=products(device) in ("own", "unpacked"))

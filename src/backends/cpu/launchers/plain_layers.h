@@ -78,12 +78,8 @@ class PlainLayersBackward {
   char* at(void* data, int64_t element) const { return static_cast<char*>(data) + element * size_; }
 
   void run(int64_t most_threads) {
-    // Their number, and with it every bit of the result, does not depend on the threads; where it is a power of two,
-    // most numbers of threads have as many each.
-    const int64_t most_parts = std::clamp<int64_t>(rows_ / 1024, 16, 64);
-    const int64_t whole_parts = std::clamp<int64_t>(rows_ / least_part_rows(elements_), 1, most_parts);
-    const auto count = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(whole_parts)));
     const int64_t units = rows_ / unit_;
+    const int64_t count = part_count();
     const Parts parts(units, (units + count - 1) / count);
     const int64_t threads = std::min(most_threads, parts.count);
     // As many rows go through all layers at a time: what they leave on their way stays in the L2 cache. Measured.
@@ -108,6 +104,16 @@ class PlainLayersBackward {
       add_parts(sums, parts.count);
       for (size_t i = first_layer_; i < layers_.size(); ++i) store(layers_[i], sums_[i], sums);
     });
+  }
+
+  // Their number, and with it every bit of the result, does not depend on the threads; where it is a power of two, most
+  // numbers of threads have as many each. Writing and adding up their sums takes the time of a few rows. Measured.
+  int64_t part_count() const {
+    constexpr int64_t few = 4;
+    const int64_t most = std::clamp<int64_t>(rows_ / 1024, 16, 64);
+    const int64_t least = std::clamp<int64_t>(rows_ / least_part_rows(elements_), 1, few);
+    const int64_t rows = std::max(least_part_rows(0), elements_ / 256);
+    return static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(std::clamp(rows_ / rows, least, most))));
   }
 
   void run_part(int64_t first_row, int64_t end_row, int64_t block_rows, void* sums, void* room) const {
