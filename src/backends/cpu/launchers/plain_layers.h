@@ -88,7 +88,9 @@ class PlainLayersBackward {
     const int64_t block_rows = std::max<int64_t>(1, most_rows / unit_) * unit_;
     const int64_t room = 3 * block_rows * stride_;
     void* const rooms = caller_.take(threads * room * size_);
-    void* const sums = caller_.take(parts.count * elements_ * size_);
+    // Sums that are transposed are read in whole squares, behind the last row, too.
+    const int64_t square = unpacked_kernels(dtype_).vector * stride_;
+    void* const sums = caller_.take((parts.count * elements_ + square) * size_);
     profile(caller_, "fastops::layers", [&] {
       const Parts of_threads(parts.count, (parts.count + threads - 1) / threads);
       share(caller_, of_threads.count, 1, [&](int64_t begin, int64_t end) {
