@@ -159,7 +159,7 @@ FASTOPS_KERNELS_API void unpacked_mlp_backward(Caller&, const MlpCall&, ConstRow
 // of at least so many where all weights have so many elements, have sums of their own, whatever the number of threads.
 FASTOPS_ALWAYS_INLINE constexpr int64_t least_part_rows(int64_t elements) {
   constexpr int64_t least = 64;
-  return elements / 1024 > least ? elements / 1024 : least;
+  return elements / 1280 > least ? elements / 1280 : least;
 }
 FASTOPS_KERNELS_API void plain_mlp_backward(Caller&, const MlpCall&, ConstRows input, ConstRows grad_output,
                                             Rows input_grad);
