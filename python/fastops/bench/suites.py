@@ -108,6 +108,20 @@ def converted(quick: bool) -> Iterator[Workload]:
             yield Converted("converted", name, rows, torch.float32, build)
 
 
+def small(quick: bool) -> Iterator[Workload]:
+    """Networks as tables, agents and equations have them, with enough rows for products to be most of the work."""
+    networks: list[tuple[tuple[int, ...], nn.Module]] = [
+        ((2, 64, 64, 64, 1), nn.Tanh()),
+        ((3, 128, 128, 1), nn.SiLU()),
+        ((32, 128, 128, 128, 1), nn.GELU()),
+        ((32, 256, 256, 8), nn.ReLU()),
+    ]
+    for dtype in (torch.float32, torch.bfloat16):
+        for sizes, activation in networks:
+            for rows in (1024,) if quick else (256, 1024, 4096):
+                yield _mlp("small", sizes, activation, rows, dtype)
+
+
 _QUICK_ACTIVATIONS = ("relu", "softshrink", "silu", "gelu", "gelu_tanh", "tanh", "mish")
 
 
@@ -131,6 +145,7 @@ SUITES: dict[str, Callable[[bool], Iterator[Workload]]] = {
     "ensembles": ensembles,
     "networks": networks,
     "converted": converted,
+    "small": small,
 }
 
 
