@@ -18,12 +18,13 @@ bool has_faster_products(const at::Tensor& input, at::TensorList weights, Pass p
 // Whether rows go through all layers of a network in vectors, and weights are read where they lie: that is the fastest
 // way through narrow ones, and, forward, on some CPUs through all.
 bool goes_unpacked(const at::Tensor& input, at::TensorList weights, Pass pass);
-// Whether the backward pass of layers that do not goes down row by row, with products of matrices where they lie.
-bool goes_plain(const at::Tensor& input, at::TensorList weights);
 // The same where there are steps on rows between its products, which else are calls of their own.
 bool goes_unpacked_with_steps(const at::Tensor& input, at::TensorList weights, Pass pass);
 
-// Whether the layers of a gated network do so forward, one by one, rather than as products that are packed.
+// Whether the backward pass of layers that are not for that goes row by row, with products of matrices where they lie.
+bool goes_plain(const at::Tensor& input, at::TensorList weights);
+
+// Whether the layers of a gated network go unpacked forward, one by one, rather than as products that are packed.
 bool goes_unpacked_by_layers(const at::Tensor& input, const at::Tensor& gate_weight);
 
 // Whether that is the way for a single product a @ b, which layers are that neither way is for.

@@ -52,7 +52,6 @@ class Forward : Layers {
   LeftHand input_;
   Rows gate_, up_, output_;
   Rows hidden_{nullptr, 0};
-  ConstRows zeros_{nullptr, 0};
   Product to_gate_{}, to_up_{}, to_output_{};
 };
 
@@ -83,13 +82,12 @@ class Backward : Layers {
     }
     pack();
     sum_gradients(3, [&](int64_t row, int64_t rows, List<ParameterGradients>& parameters) {
-      run_chunk(row, rows);
+      if (wants_gate() || wants_up() || hidden_.data) run_chunk(row, rows);
       add_parameters(row, parameters);
     });
   }
 
  private:
-  static bool wants_parameters(const Linear& layer) { return layer.weight_grad || layer.bias_grad; }
   bool wants_gate() const { return input_grad_.data || wants_parameters(mlp_.gate); }
   bool wants_up() const { return input_grad_.data || wants_parameters(mlp_.up); }
 

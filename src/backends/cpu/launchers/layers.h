@@ -105,7 +105,7 @@ class LayersBackward : Layers<Form> {
         values_(caller, layers_.size(), Rows{nullptr, 0}),
         arguments_(caller, layers_.size()) {
     const size_t layers = layers_.size();
-    while (!input_grad_.data && first_layer_ < layers && !wants_parameters(first_layer_)) ++first_layer_;
+    while (!input_grad_.data && first_layer_ < layers && !wants_parameters(layers_[first_layer_])) ++first_layer_;
     if (first_layer_ == layers) return;
     const bool through_last = layers_.back().activation != Activation::identity;
     grad_output_.take(caller, through_last ? computed(dtype_) : operand(dtype_), this->chunk_rows());
@@ -123,7 +123,6 @@ class LayersBackward : Layers<Form> {
   }
 
  private:
-  bool wants_parameters(size_t layer) const { return layers_[layer].weight_grad || layers_[layer].bias_grad; }
   bool wants_values_below(size_t layer) const {
     return layer > 0 && layers_[layer].weight_grad && !form_.keeps_values(layers_[layer - 1]);
   }
@@ -142,7 +141,7 @@ class LayersBackward : Layers<Form> {
     }
     const StoreArguments input_gradient{this->from(input_grad_, row), /*add=*/false};
     for (size_t i = last + 1; i-- > first_layer_;) {
-      if (wants_parameters(i)) parameters.push_back(parameter_gradients(i, dz, row));
+      if (wants_parameters(layers_[i])) parameters.push_back(parameter_gradients(i, dz, row));
       if (!has_product(i) && !wants_values_below(i)) break;
       Stage& stage = stages_.push_back({.source = zeros_, .columns = layers_[i].in_features});
       if (has_product(i)) {

@@ -53,8 +53,6 @@ class PlainLayersBackward {
     int64_t bias;
   };
 
-  static bool wants_parameters(const Layer& layer) { return layer.weight_grad || layer.bias_grad; }
-
   int64_t in_vectors(int64_t n) const {
     const int64_t vector = unpacked_kernels(dtype_).vector;
     return (n + vector - 1) / vector * vector;

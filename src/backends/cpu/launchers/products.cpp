@@ -207,8 +207,7 @@ bool shares_panels(std::span<const ParameterGradients> layers, size_t i) {
   if (i == 0 || !has_panels(layers[i - 1]) || !has_panels(layers[i])) return false;
   const Panels& before = layers[i - 1].input;
   const Panels& own = layers[i].input;
-  return own.kernel == before.kernel && own.arguments.source.data == before.arguments.source.data &&
-         own.arguments.columns == before.arguments.columns;
+  return own.arguments.source.data == before.arguments.source.data && own.arguments.columns == before.arguments.columns;
 }
 
 // Small gradients do not make work for all threads: there the threads share the rows, and the sums of the parts are

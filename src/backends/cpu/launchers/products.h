@@ -42,6 +42,9 @@ struct Stage {
 void run_stages(Caller& caller, std::span<const Stage> stages, Dtype dtype, int64_t rows, int64_t unit,
                 int64_t threads);
 
+// Whether a gradient of the layer's parameters is wanted.
+inline bool wants_parameters(const Linear& layer) { return layer.weight_grad || layer.bias_grad; }
+
 // The gradients of a linear layer's parameters: weight = dz.T @ input, bias = the sums of dz's columns.
 struct ParameterGradients {
   ConstRows dz;        // [rows, out_features]
