@@ -244,8 +244,11 @@ def natural_scale(name, x, params, order):
         # Which branch is taken this close to the threshold depends on how the product is rounded; and PyTorch's second
         # derivative takes the other one at the threshold itself.
         unsure = (z - threshold).abs() <= 1e-6 * abs(threshold)
-        exact = math.frexp(beta)[0] == 0.5
-        return torch.where(unsure & (order > 1 or not exact), math.inf, beta ** (order - 1) if order > 1 else 0.0)
+        unsure &= order > 1 or math.frexp(beta)[0] != 0.5
+        terms = beta ** (order - 1)
+        # Whichever the branch, in units of any eps. Not infinite, as that times a zero of the next layer is no bound.
+        other_branch = (z.abs() + 1) * terms / torch.finfo(torch.float64).eps
+        return torch.where(unsure, other_branch, terms if order > 1 else 0.0)
     return 0 * one if name in _KNOWN else torch.maximum(one, size)
 
 
