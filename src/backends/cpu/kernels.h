@@ -206,7 +206,7 @@ struct GemmKernels {
   PackKernel pack;             // panels of a matrix [depth, columns]
   PackKernel pack_transposed;  // panels of the transpose of a matrix [columns, depth]
   // Tiles of the transpose of a matrix [depth, rows], for the left-hand side; adds the sums over the depth to `sums`,
-  // in the type that is computed with. Either may be null, `tiles` where at_once is 1.
+  // in the type that is computed with. Either may be null.
   void (*pack_tiles)(ConstRows matrix, int64_t depth, int64_t rows, void* tiles, void* sums);
   // target = source, in the type that is computed with
   void (*convert)(ConstRows source, int64_t rows, int64_t columns, Rows target);
@@ -315,7 +315,8 @@ struct UnpackedGradients {
   Rows input_grad;  // may be null
 };
 
-// c = a @ b, + c if it `adds`, where they lie: element (i, k) of a is at a[i * row_step + k * depth_step].
+// c = a @ b, + c if it `adds`, where they lie: element (i, k) of a is at a[i * row_step + k * depth_step]. Elements are
+// those of UnpackedKernels, the steps count their numbers.
 struct PlainProduct {
   const void* a;
   int64_t row_step;
@@ -341,8 +342,13 @@ struct UnpackedKernels {
   // weight and bias, as far as they are wanted, one after another.
   void (*backward)(const UnpackedNetwork&, int first_layer, const UnpackedGradients&, int64_t first_row, int64_t rows,
                    void* sums, void* room);
-  // A block of a product, in the type that is computed with.
+  // A block of a product, of matrices in the type that is computed with, and its result, too; or of operands
+  // (GemmKernels), as many steps of the depth beside each other as an instruction multiplies at once.
+  int64_t at_once;
   void (*multiply)(const PlainProduct&, int64_t first_row, int64_t end_row, int64_t first_column, int64_t end_column);
+  // Makes that, [rows / at_once, at_once * columns], of a matrix of the storage type; whole vectors are written. Null
+  // where there is nothing to do.
+  void (*prepare)(ConstRows source, int64_t rows, int64_t columns, Rows target);
 };
 
 // Blocks are rows of `columns` elements one after another, in the type that is computed with.

@@ -155,8 +155,8 @@ FASTOPS_KERNELS_API void unpacked_mlp_forward(Caller&, const MlpCall&, ConstRows
 FASTOPS_KERNELS_API void unpacked_mlp_backward(Caller&, const MlpCall&, ConstRows input, ConstRows grad_output,
                                                Rows input_grad);
 
-// The backward pass with products of matrices where they lie: row by row, for float32 and float64. Parts of the rows,
-// of at least so many where all weights have so many elements, have sums of their own, whatever the number of threads.
+// The backward pass with products of matrices where they lie: row by row. Parts of the rows, of at least so many where
+// all weights have so many elements, have sums of their own, whatever the number of threads.
 FASTOPS_ALWAYS_INLINE constexpr int64_t least_part_rows(int64_t elements) {
   constexpr int64_t least = 64;
   return elements / 1280 > least ? elements / 1280 : least;

@@ -7,13 +7,6 @@ namespace fastops::cpu::CPU_CAPABILITY {
 namespace {
 
 template <class Storage>
-void convert(ConstRows source, int64_t rows, int64_t columns, Rows target) {
-  for (int64_t r = 0; r < rows; ++r) {
-    convert_row<Compute<Storage>, Storage>(row<Storage>(source, r), columns, row<Compute<Storage>>(target, r), columns);
-  }
-}
-
-template <class Storage>
 void store(const void* arguments, const Block& block) {
   const auto& to = *static_cast<const StoreArguments*>(arguments);
   for_each_sum<Storage>(block, [&](auto sum, auto load, auto store, auto) {

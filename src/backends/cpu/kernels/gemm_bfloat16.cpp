@@ -4,6 +4,7 @@
 
 #include "backends/cpu/kernels/gemm.h"
 #include "backends/cpu/kernels/pairs.h"
+#include "backends/cpu/kernels/plain_products.h"
 
 namespace fastops::cpu::CPU_CAPABILITY {
 namespace {
@@ -11,6 +12,7 @@ namespace {
 // As the one of panels.h.
 void pack_tiles(ConstRows matrix, int64_t depth, int64_t rows, void* packed, void* sums) {
   constexpr int64_t width = Vec<float>::width;
+  if (!packed) return CPU_CAPABILITY::pack_tiles<float, BFloat16>(matrix, depth, rows, packed, sums);
   alignas(64) float line[block_rows + width];
   alignas(64) float block_sums[block_rows + width];
   const Tiles tiles(rows);
@@ -48,6 +50,10 @@ void add_bfloat16_products(KernelTable& table) {
   gemm.pack_transposed = pack_transposed_pairs<Pairs::at_once>;
   gemm.pack_tiles = pack_tiles;
   gemm.multiply = multiply<Pairs>;
+  UnpackedKernels& unpacked = table.unpacked[static_cast<int>(Dtype::bfloat16)];
+  unpacked.at_once = Pairs::at_once;
+  unpacked.prepare = interleave_rows;
+  unpacked.multiply = plain::multiply<Pairs>;
 }
 
 }  // namespace fastops::cpu::CPU_CAPABILITY

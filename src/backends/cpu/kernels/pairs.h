@@ -57,6 +57,15 @@ inline void interleave(const BFloat16* row, const BFloat16* next, int64_t valid,
   }
 }
 
+// Two rows beside each other, pair by pair: target[k, c] = (source[2 k, c], source[2 k + 1, c]), in whole vectors.
+inline void interleave_rows(ConstRows source, int64_t rows, int64_t columns, Rows target) {
+  const int64_t width = (columns + 15) / 16 * 16;
+  for (int64_t r = 0; r < rows; r += 2) {
+    const BFloat16* const next = r + 1 < rows ? row<BFloat16>(source, r + 1) : nullptr;
+    interleave(row<BFloat16>(source, r), next, columns, reinterpret_cast<float*>(row<BFloat16>(target, r / 2)), width);
+  }
+}
+
 // sums[i] += both numbers of pair i, for 16 pairs.
 inline void add_pairs(const float* pairs, float* sums) {
   const __m512i both = _mm512_load_si512(pairs);

@@ -101,6 +101,13 @@ void convert_row(const Storage* source, int64_t columns, S* target, int64_t widt
   for (; c < width; ++c) target[c] = S(0);
 }
 
+template <class Storage>
+void convert(ConstRows source, int64_t rows, int64_t columns, Rows target) {
+  for (int64_t r = 0; r < rows; ++r) {
+    convert_row<Compute<Storage>, Storage>(row<Storage>(source, r), columns, row<Compute<Storage>>(target, r), columns);
+  }
+}
+
 // Panels of a matrix [depth, columns].
 template <class S, class Storage>
 void pack(const PackArguments& to, int64_t first_panel, int64_t last_panel) {
@@ -239,7 +246,7 @@ void copy_to_tiles(const S* line, const Tiles& tiles, int64_t step, int64_t step
 }
 
 // sums[c] += the sums over the depth of a matrix [depth, columns]: those of each block of the depth, in order.
-template <class S>
+template <class S, class Storage>
 void add_column_sums(ConstRows matrix, int64_t depth, int64_t columns, S* sums) {
   using V = typename Vec<S>::Base;
   const Parts blocks(depth, depth_block<S>);
@@ -249,7 +256,7 @@ void add_column_sums(ConstRows matrix, int64_t depth, int64_t columns, S* sums) 
     for (int64_t block = 0; block < blocks.count; ++block) {
       V sum(S(0));
       for (int64_t k = blocks.begin(block); k < blocks.end(block); ++k) {
-        sum = sum + load_part(row<S>(matrix, k) + c, count);
+        sum = sum + load_converted(row<Storage>(matrix, k) + c, count);
       }
       total = total + sum;
     }
@@ -261,9 +268,7 @@ void add_column_sums(ConstRows matrix, int64_t depth, int64_t columns, S* sums) 
 // depth are added to the total in order.
 template <class S, class Storage>
 void pack_tiles(ConstRows matrix, int64_t depth, int64_t rows, void* packed, void* sums) {
-  if constexpr (std::is_same_v<S, Storage>) {
-    if (!packed) return add_column_sums<S>(matrix, depth, rows, static_cast<S*>(sums));
-  }
+  if (!packed) return add_column_sums<S, Storage>(matrix, depth, rows, static_cast<S*>(sums));
   constexpr int64_t width = Vec<S>::width;
   alignas(64) S line[block_rows + width];
   alignas(64) S block_sums[block_rows + width];
@@ -282,7 +287,7 @@ void pack_tiles(ConstRows matrix, int64_t depth, int64_t rows, void* packed, voi
           (Vec<S>::Base::loadu(block_sums + i) + Vec<S>::Base::loadu(line + i)).store(block_sums + i);
         }
       }
-      if (packed) copy_to_tiles(line, tiles, k, depth, static_cast<S*>(packed));
+      copy_to_tiles(line, tiles, k, depth, static_cast<S*>(packed));
     }
     for (int64_t i = 0; sums && i < rows; ++i) static_cast<S*>(sums)[i] += block_sums[i];
   }

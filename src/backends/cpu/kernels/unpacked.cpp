@@ -1,172 +1,20 @@
-// Products of matrices where they lie, of which one is broadcast number by number, and networks that are made of them,
-// feature by feature: the rows of a panel lie beside each other in vectors, so that features of any number fill them,
-// and weights are broadcast.
-#include <array>
+// Networks feature by feature: the rows of a panel lie beside each other in vectors, so that features of any number
+// fill them, and weights are broadcast.
 #include <numeric>
 #include <span>
 #include <utility>
 
-#include "backends/cpu/kernels/panels.h"
 #include "backends/cpu/kernels/philox.h"
+#include "backends/cpu/kernels/plain_products.h"
 
 namespace fastops::cpu::CPU_CAPABILITY {
 namespace {
 
-// A panel has the numbers of a feature for some vectors of rows, then those of the next one. Of these, so many vectors,
-// and so many sums in all, fit the vector registers.
-constexpr int tile_vectors = 3;
-#if defined(CPU_CAPABILITY_AVX512)
-constexpr int most_sums = 24;
-#else
-constexpr int most_sums = 12;
-#endif
-// The rows of a tile of so many vectors.
-constexpr int most_rows(int vectors) { return std::min(12, most_sums / vectors); }
-
-// n rounded up to whole vectors.
-template <class S>
-constexpr int64_t in_vectors(int64_t n) {
-  return (n + Vec<S>::width - 1) / Vec<S>::width * Vec<S>::width;
-}
-
-// table[n - 1] for n things.
-template <int most, class F>
-constexpr auto table_of(F f) {
-  return [&]<int... less_1>(std::integer_sequence<int, less_1...>) {
-    return std::array{f(std::integral_constant<int, less_1 + 1>())...};
-  }(std::make_integer_sequence<int, most>());
-}
-
-// ---- products ----
-
-// A matrix as it lies: element (i, k) is at data[i * row_step + k * depth_step].
-template <class S>
-struct Factors {
-  const S* data;
-  int64_t row_step;
-  int64_t depth_step;
-
-  Factors from_row(int64_t i) const { return {data + i * row_step, row_step, depth_step}; }
-};
-
-// y = factors @ x, + bias, which has a number for each row, or + y if it `adds`.
-template <class S>
-struct Multiplication {
-  Factors<S> factors;
-  int64_t depth;
-  const S* x;
-  int64_t x_stride;
-  const S* bias;
-  S* y;
-  int64_t y_stride;
-  bool adds;
-  bool pads;  // whether rows of y are whole vectors, with room for what is behind the last column
-
-  Multiplication from_column(int64_t c) const {
-    Multiplication result = *this;
-    result.x += c;
-    result.y += c;
-    return result;
-  }
-};
-
-// As many terms are added up one after another: sums of more are sums of such sums, whose rounding errors are smaller.
-constexpr int64_t most_terms = 256;
-
-// `rows` rows from the i-th, and columns of so many vectors, of whose last one there are `last`.
-template <class S, int rows, int vectors>
-FASTOPS_TILE void tile(const Multiplication<S>& to, int64_t i, int64_t last) {
-  using V = typename Vec<S>::Base;
-  constexpr int width = Vec<S>::width;
-  const int64_t x_stride = to.x_stride;
-  const S* x = to.x;
-  Factors<S> factors = to.factors.from_row(i);
-  S* const y = to.y + i * to.y_stride;
-  const Parts parts(std::max<int64_t>(1, to.depth), most_terms);
-  for (int64_t part = 0; part < parts.count; ++part) {
-    V sum[rows][vectors];
-    FASTOPS_UNROLL(12)
-    for (int r = 0; r < rows; ++r) {
-      FASTOPS_UNROLL(3)
-      for (int j = 0; j < vectors; ++j) sum[r][j] = V(S(0));
-    }
-    const auto add_up = [&](auto load_last) FASTOPS_INLINE_LAMBDA {
-      for (int64_t k = std::min(to.depth, parts.size(part)); k > 0; --k) {
-        V values[vectors];
-        FASTOPS_UNROLL(3)
-        for (int j = 0; j < vectors; ++j) {
-          values[j] = j + 1 < vectors ? V::loadu(x + j * width) : load_last(x + j * width);
-        }
-        FASTOPS_UNROLL(12)
-        for (int r = 0; r < rows; ++r) {
-          const V factor(factors.data[r * factors.row_step]);
-          FASTOPS_UNROLL(3)
-          for (int j = 0; j < vectors; ++j) sum[r][j] = fmadd(factor, values[j], sum[r][j]);
-        }
-        x += x_stride;
-        factors.data += factors.depth_step;
-      }
-    };
-    const bool whole = last == width;
-    if (whole) {
-      add_up([](const S* p) { return V::loadu(p); });
-    } else {
-      add_up([last](const S* p) { return load_part(p, last); });
-    }
-    const bool adds = to.adds || part > 0;
-    const bool shifts = to.bias && part + 1 == parts.count;
-    FASTOPS_UNROLL(12)
-    for (int r = 0; r < rows; ++r) {
-      const V shift(shifts ? to.bias[i + r] : S(0));
-      FASTOPS_UNROLL(3)
-      for (int j = 0; j < vectors; ++j) {
-        S* const place = y + r * to.y_stride + j * width;
-        const int64_t count = whole || to.pads || j + 1 < vectors ? width : last;
-        V result = sum[r][j];
-        if (adds) result = (count == width ? V::loadu(place) : load_part(place, count)) + result;
-        if (shifts) result = result + shift;
-        count == width ? result.store(place) : store_part(result, place, count);
-      }
-    }
-  }
-}
-
-// f(first, size) for things from `first` to `end`, in tiles of nearly the same size.
-template <class F>
-void for_each_tile(int64_t first, int64_t end, int most, F f) {
-  const int64_t n = end - first;
-  const int64_t count = (n + most - 1) / most;
-  for (int64_t t = 0, place = 0; t < count; ++t) {
-    const int64_t next = n * (t + 1) / count;
-    f(first + place, static_cast<int>(next - place));
-    place = next;
-  }
-}
-
-// The same for rows from `first_row` to `end_row`.
-template <class S, int vectors>
-void multiply_vectors(const Multiplication<S>& to, int64_t first_row, int64_t end_row, int64_t last) {
-  constexpr int most = most_rows(vectors);
-  static constexpr auto tiles = table_of<most>([](auto size) { return tile<S, size, vectors>; });
-  // Rows that lie so far apart are in one set of the L1 cache, which has room for eight.
-  const bool in_one_set = to.factors.row_step * static_cast<int64_t>(sizeof(S)) % 4096 == 0;
-  for_each_tile(first_row, end_row, in_one_set ? std::min(8, most) : most,
-                [&](int64_t i, int size) { tiles[size - 1](to, i, last); });
-}
-
-// The same for any number of columns.
-template <class S>
-void multiply(const Multiplication<S>& to, int64_t first_row, int64_t end_row, int64_t columns) {
-  static constexpr auto runs = table_of<tile_vectors>([](auto size) { return multiply_vectors<S, size>; });
-  constexpr int64_t width = Vec<S>::width;
-  for_each_tile(0, in_vectors<S>(columns) / width, tile_vectors, [&](int64_t first, int size) {
-    const int64_t column = first * width;
-    const int64_t last = std::min(columns - column - (size - 1) * width, width);
-    runs[size - 1](to.from_column(column), first_row, end_row, last);
-  });
-}
+using plain::in_vectors;
 
 // ---- panels ----
+
+// A panel has the numbers of a feature for some vectors of rows, then those of the next one.
 
 // Features of which so few are copied number by number.
 constexpr int64_t single_features = 2;
@@ -451,28 +299,6 @@ void apply_backward(const UnpackedStep& step, const S* x, const S* multipliers, 
 
 // ---- networks ----
 
-template <class S>
-void multiply_plain(const PlainProduct& product, int64_t first_row, int64_t end_row, int64_t first_column,
-                    int64_t end_column) {
-  const Factors<S> a{static_cast<const S*>(product.a), product.row_step, product.depth_step};
-  // As much of both matrices stays in the L2 cache until all rows and columns are through.
-  const Parts parts(std::max<int64_t>(1, product.depth), most_terms);
-  for (int64_t part = 0; part < parts.count; ++part) {
-    const int64_t k = std::min(product.depth, parts.begin(part));
-    const int64_t depth = std::min(product.depth, parts.size(part));
-    multiply<S>({{a.data + k * a.depth_step, a.row_step, a.depth_step},
-                 depth,
-                 row<S>(product.b, k) + first_column,
-                 product.b.stride,
-                 nullptr,
-                 static_cast<S*>(product.c.data) + first_column,
-                 product.c.stride,
-                 product.adds || part > 0,
-                 /*pads=*/false},
-                first_row, end_row, end_column - first_column);
-  }
-}
-
 // Features from `first` to `end` of a panel.
 template <class Storage>
 void read(ConstRows matrix, const PanelRows& rows, int64_t first, int64_t end, void* panel) {
@@ -494,10 +320,11 @@ void through_product(const UnpackedLayer& layer, const PanelRows& rows, int64_t 
   using S = Compute<Storage>;
   S* const result = static_cast<S*>(y) + first * rows.stride;
   if (!layer.only_steps) {
-    const Factors<S> weight{static_cast<const S*>(layer.weight.data), layer.weight.stride, 1};
-    multiply<S>({weight, layer.in_features, static_cast<const S*>(x), rows.stride, static_cast<const S*>(layer.bias),
-                 static_cast<S*>(y), rows.stride, /*adds=*/false, /*pads=*/true},
-                first, end, rows.stride);
+    const plain::Factors<S> weight{static_cast<const S*>(layer.weight.data), layer.weight.stride, 1};
+    plain::multiply<Arithmetic<S>>(
+        {weight, layer.in_features, static_cast<const S*>(x), rows.stride, static_cast<const S*>(layer.bias),
+         static_cast<S*>(y), rows.stride, /*adds=*/false, /*pads=*/true},
+        first, end, rows.stride);
   }
   if (layer.kept.data && !layer.keeps_output) write<Storage>(y, layer.kept, rows, first, end);
   if (layer.activation) {
@@ -628,20 +455,20 @@ class Backward {
       if (layer.sums_weight) {
         const ConstRows h = layer_input(below, layer.in_features, panel);
         sums -= weight_sums(layer);
-        multiply<S>({{grad_, panel.stride, 1},
-                     panel.count,
-                     static_cast<const S*>(h.data),
-                     h.stride,
-                     nullptr,
-                     sums,
-                     in_vectors<S>(layer.in_features),
-                     add_,
-                     /*pads=*/true},
-                    0, outputs, layer.in_features);
+        plain::multiply<Arithmetic<S>>({{grad_, panel.stride, 1},
+                                        panel.count,
+                                        static_cast<const S*>(h.data),
+                                        h.stride,
+                                        nullptr,
+                                        sums,
+                                        in_vectors<S>(layer.in_features),
+                                        add_,
+                                        /*pads=*/true},
+                                       0, outputs, layer.in_features);
       }
       if (i == 0 ? !gradients_.input_grad.data : i == first_layer_) break;
-      const Factors<S> transpose{static_cast<const S*>(layer.weight.data), 1, layer.weight.stride};
-      multiply<S>(
+      const plain::Factors<S> transpose{static_cast<const S*>(layer.weight.data), 1, layer.weight.stride};
+      plain::multiply<Arithmetic<S>>(
           {transpose, outputs, grad_, panel.stride, nullptr, next_, panel.stride, /*adds=*/false, /*pads=*/true}, 0,
           layer.in_features, panel.stride);
       clear_rest<S>(next_, panel, layer.in_features);
@@ -704,14 +531,16 @@ template <class Storage>
 constexpr UnpackedKernels unpacked_kernels() {
   using S = Compute<Storage>;
   return {Vec<S>::width,
-          tile_vectors * Vec<S>::width,
+          plain::tile_vectors * Vec<S>::width,
           forward<Storage>,
           read<Storage>,
           through_product<Storage>,
           through_steps<S>,
           write<Storage>,
           backward<Storage>,
-          multiply_plain<S>};
+          Arithmetic<S>::at_once,
+          plain::multiply<Arithmetic<S>>,
+          std::is_same_v<S, Storage> ? nullptr : convert<Storage>};
 }
 
 }  // namespace

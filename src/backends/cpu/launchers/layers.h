@@ -14,8 +14,6 @@
 //     // Whether what a layer keeps are its values. Else the backward epilogue computes these again, for the
 //     // gradient of the weight above.
 //     bool keeps_values(const Layer&) const;
-//     // The same for rows of gradients, which become those of z.
-//     void backward_rows(const Layer&, ConstRows kept, Rows grad, Rows values, int64_t rows) const;
 //   };
 #pragma once
 

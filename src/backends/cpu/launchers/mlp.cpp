@@ -28,11 +28,6 @@ class RowForm {
   const Kernels& activation(const Layer& layer) const { return kernels(layer.activation, dtype_); }
 
   bool keeps_values(const Layer& layer) const { return layer.keeps_output; }
-  void backward_rows(const Layer& layer, ConstRows kept, Rows grad, Rows values, int64_t rows) const {
-    const Kernels& kernels = activation(layer);
-    const auto run = layer.keeps_output ? kernels.bias_backward_from_output : kernels.bias_backward;
-    run(constant(grad), kept, nullptr, grad, nullptr, values, rows, layer.out_features, layer.params);
-  }
 
  private:
   Dtype dtype_;

@@ -25,10 +25,6 @@ class PointForm {
   const Kernels& activation(const Layer& layer) const { return kernels(layer.activation, computed(mlp_.dtype)); }
 
   bool keeps_values(const Layer&) const { return false; }
-  void backward_rows(const Layer& layer, ConstRows kept, Rows grad, Rows values, int64_t rows) const {
-    const BackwardArguments arguments = backward(layer, kept, grad, values, /*as_stored=*/true);
-    backward_kernel(layer)(&arguments, {{grad.data, nullptr}, grad.stride, 0, rows, 0, layer.out_features});
-  }
 
  private:
   JetArguments jet(const Layer& layer) const {

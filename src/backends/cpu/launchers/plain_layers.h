@@ -1,5 +1,6 @@
 // The backward passes of mlp and mlp_jet with products of matrices where they lie: a block of rows goes down through
-// all layers, and the gradients of their parameters grow with it, while it is in the cache. For float32 and float64.
+// all layers, and the gradients of their parameters grow with it, while it is in the cache. Matrices of 16-bit numbers
+// become what products take (UnpackedKernels): weights once, what comes to a layer block by block.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +21,8 @@ class PlainLayersBackward {
                       Rows input_grad)
       : caller_(caller),
         dtype_(mlp.dtype),
-        size_(element_size(mlp.dtype)),
+        kernels_(unpacked_kernels(dtype_)),
+        size_(element_size(computed(dtype_))),
         form_(mlp),
         layers_(mlp.layers),
         unit_(Form::unit(mlp)),
@@ -28,7 +30,8 @@ class PlainLayersBackward {
         input_(input),
         grad_output_(grad_output),
         input_grad_(input_grad),
-        sums_(caller, layers_.size()) {
+        sums_(caller, layers_.size()),
+        weights_(caller, layers_.size()) {
     while (!input_grad.data && first_layer_ < layers_.size() && !wants_parameters(layers_[first_layer_])) {
       ++first_layer_;
     }
@@ -40,7 +43,11 @@ class PlainLayersBackward {
       operations += 2 * layer.in_features * layer.out_features;
       sums_.push_back(take_sums(layer));
     }
-    stride_ = uneven(widest);
+    if (kernels_.prepare || input_grad.data) widest = std::max(widest, layers_[0].in_features);
+    stride_ = uneven(widest, size_);
+    stored_stride_ = uneven(widest, element_size(dtype_));
+    operand_stride_ = uneven(std::max(widest, layers_[0].in_features), size_);
+    prepare_weights();
     run(threads_for(caller, rows_ * operations));
   }
 
@@ -53,13 +60,10 @@ class PlainLayersBackward {
     int64_t bias;
   };
 
-  int64_t in_vectors(int64_t n) const {
-    const int64_t vector = unpacked_kernels(dtype_).vector;
-    return (n + vector - 1) / vector * vector;
-  }
+  int64_t in_vectors(int64_t n) const { return (n + kernels_.vector - 1) / kernels_.vector * kernels_.vector; }
   // Cache lines that rows take: an odd number, so that rows are in different sets of the caches.
-  int64_t uneven(int64_t columns) const {
-    const int64_t line = 64 / size_;
+  static int64_t uneven(int64_t columns, int64_t size) {
+    const int64_t line = 64 / size;
     return ((columns + line - 1) / line | 1) * line;
   }
 
@@ -73,7 +77,62 @@ class PlainLayersBackward {
     return sums;
   }
 
+  // Of sums, and whatever else is in the type that is computed with.
   char* at(void* data, int64_t element) const { return static_cast<char*>(data) + element * size_; }
+  // The elements of products (UnpackedKernels) of so many steps of the depth.
+  int64_t elements_of(int64_t depth) const { return (depth + kernels_.at_once - 1) / kernels_.at_once; }
+  // Whether the gradients of z take the place of those of f(z).
+  bool are_in_place() const { return operand(dtype_) == computed(dtype_); }
+
+  // A matrix as products take it: in the room for that, unless they take it as it is.
+  ConstRows prepared(ConstRows matrix, int64_t rows, int64_t columns, Rows room) const {
+    if (!kernels_.prepare) return matrix;
+    kernels_.prepare(matrix, rows, columns, room);
+    return constant(room);
+  }
+
+  void prepare_weights() {
+    for (const Layer& layer : layers_) {
+      Rows room{nullptr, 0};
+      if (kernels_.prepare && (&layer > &layers_[first_layer_] || input_grad_.data)) {
+        const int64_t stride = uneven(layer.in_features, size_);
+        const int64_t elements = elements_of(layer.out_features);
+        room = {caller_.take(elements * stride * size_), stride * kernels_.at_once};
+        share_rows(caller_, elements, layer.in_features, [&](int64_t begin, int64_t end) {
+          const int64_t row = begin * kernels_.at_once;
+          const int64_t rows = std::min(layer.out_features, end * kernels_.at_once) - row;
+          prepared(from_row(layer.weight, row, dtype_), rows, layer.in_features,
+                   {at(room.data, begin * stride), room.stride});
+        });
+      }
+      weights_.push_back(room.data ? constant(room) : layer.weight);
+    }
+  }
+
+  // Where a block of rows goes through the layers.
+  struct Room {
+    Rows grad, next_grad;  // of f(z), in the type that is computed with
+    Rows dz;               // the same rows, or others of the storage type
+    Rows values;           // f(z) of the layers that keep z, in the storage type
+    Rows left, right;      // what is multiplied for a weight's gradient, where that has to be prepared
+  };
+  int64_t bytes_of_row() const {
+    return (3 * stride_ + operand_stride_) * size_ + 2 * stored_stride_ * element_size(dtype_);
+  }
+  Room room_of(void* memory, int64_t rows) const {
+    const auto take = [&](int64_t stride, int64_t size, int64_t at_once) {
+      return Rows{std::exchange(memory, static_cast<char*>(memory) + rows * stride * size), stride * at_once};
+    };
+    const int64_t stored = element_size(dtype_);
+    Room room;
+    room.grad = take(stride_, size_, 1);
+    room.next_grad = take(stride_, size_, 1);
+    room.dz = take(stored_stride_, stored, 1);
+    room.values = take(stored_stride_, stored, 1);
+    room.left = take(stride_, size_, kernels_.at_once);
+    room.right = take(operand_stride_, size_, kernels_.at_once);
+    return room;
+  }
 
   void run(int64_t most_threads) {
     const int64_t units = rows_ / unit_;
@@ -84,18 +143,18 @@ class PlainLayersBackward {
     constexpr int64_t block_bytes = 96 * 1024;
     const int64_t most_rows = std::clamp<int64_t>(block_bytes / (stride_ * size_), 32, 128);
     const int64_t block_rows = std::max<int64_t>(1, most_rows / unit_) * unit_;
-    const int64_t room = 3 * block_rows * stride_;
-    void* const rooms = caller_.take(threads * room * size_);
+    const int64_t bytes_of_block = block_rows * bytes_of_row();
+    auto* const rooms = static_cast<char*>(caller_.take(threads * bytes_of_block));
     // Sums that are transposed are read in whole squares, behind the last row, too.
-    const int64_t square = unpacked_kernels(dtype_).vector * stride_;
+    const int64_t square = kernels_.vector * stride_;
     void* const sums = caller_.take((parts.count * elements_ + square) * size_);
     profile(caller_, "fastops::layers", [&] {
       const Parts of_threads(parts.count, (parts.count + threads - 1) / threads);
       share(caller_, of_threads.count, 1, [&](int64_t begin, int64_t end) {
         for (int64_t thread = begin; thread < end; ++thread) {
+          const Room room = room_of(rooms + thread * bytes_of_block, block_rows);
           for (int64_t part = of_threads.begin(thread); part < of_threads.end(thread); ++part) {
-            run_part(parts.begin(part) * unit_, parts.end(part) * unit_, block_rows, at(sums, part * elements_),
-                     at(rooms, thread * room));
+            run_part(parts.begin(part) * unit_, parts.end(part) * unit_, block_rows, at(sums, part * elements_), room);
           }
         }
       });
@@ -116,55 +175,82 @@ class PlainLayersBackward {
     return static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(std::clamp(rows_ / rows, least, most))));
   }
 
-  void run_part(int64_t first_row, int64_t end_row, int64_t block_rows, void* sums, void* room) const {
+  void run_part(int64_t first_row, int64_t end_row, int64_t block_rows, void* sums, const Room& room) const {
     for (size_t i = first_layer_; i < layers_.size(); ++i) {
       if (layers_[i].bias_grad) std::memset(at(sums, sums_[i].bias), 0, layers_[i].out_features * size_);
     }
     const Parts blocks((end_row - first_row) / unit_, block_rows / unit_);
     for (int64_t b = 0; b < blocks.count; ++b) {
-      const int64_t row = first_row + blocks.begin(b) * unit_;
-      run_block(row, blocks.size(b) * unit_, sums, /*add=*/b > 0, at(room, 0), at(room, block_rows * stride_),
-                at(room, 2 * block_rows * stride_));
+      run_block(first_row + blocks.begin(b) * unit_, blocks.size(b) * unit_, sums, /*add=*/b > 0, room);
     }
   }
 
   // From the last layer's results down to the input's gradient.
-  void run_block(int64_t row, int64_t rows, void* sums, bool add, void* room, void* next_room,
-                 void* values_room) const {
-    const Layer& last = layers_.back();
-    ConstRows dz = from_row(grad_output_, row, dtype_);
-    if (last.activation != Activation::identity) {
-      const Rows copy{room, stride_};
-      gemm_kernels(dtype_).convert(dz, rows, last.out_features, copy);
-      form_.backward_rows(last, constant(from_row(last.kept, row, dtype_)), copy, {nullptr, 0}, rows);
-      dz = constant(copy);
-      std::swap(room, next_room);
-    }
+  void run_block(int64_t row, int64_t rows, void* sums, bool add, Room room) const {
+    ConstRows dz = last_gradient(row, rows, room);
     for (size_t i = layers_.size(); i-- > first_layer_;) {
       const Layer& layer = layers_[i];
-      const Sums& to = sums_[i];
-      if (layer.bias_grad) add_to_bias(dz, rows, layer, at(sums, to.bias));
+      const bool has_pairs = operand(dtype_) == dtype_;
+      const ConstRows left = layer.weight_grad && has_pairs ? prepared(dz, rows, layer.out_features, room.left) : dz;
+      const auto add_to_weight = [&](ConstRows input) {
+        add_to_gradient(left, prepared(input, rows, layer.in_features, room.right), rows, layer, sums_[i], sums, add);
+      };
+      if (layer.bias_grad) add_to_bias(dz, rows, layer, at(sums, sums_[i].bias));
       if (i == 0) {
-        if (layer.weight_grad) add_to_weight(dz, from_row(input_, row, dtype_), rows, layer, to, sums, add);
-        if (input_grad_.data) multiply_by_weight(dz, layer, from_row(input_grad_, row, dtype_), rows);
+        if (layer.weight_grad) add_to_weight(from_row(input_, row, dtype_));
+        if (input_grad_.data) store_input_gradient(dz, row, rows, room);
         return;
       }
       const Layer& below = layers_[i - 1];
       const ConstRows kept = constant(from_row(below.kept, row, dtype_));
-      const bool in_place = form_.keeps_values(below);
-      const Rows grad{room, stride_};
-      const Rows values{layer.weight_grad && !in_place ? values_room : nullptr, stride_};
+      const bool keeps_values = form_.keeps_values(below);
+      const Rows values{layer.weight_grad && !keeps_values ? room.values.data : nullptr, room.values.stride};
       if (i > first_layer_) {
         read_ahead(kept, rows, below.out_features);
-        multiply_by_weight(dz, layer, grad, rows);
+        multiply_by_weight(dz, i, room.grad, rows);
       } else if (values.data) {
-        std::memset(grad.data, 0, rows * grad.stride * size_);
+        std::memset(room.grad.data, 0, rows * room.grad.stride * size_);
       }
-      if (i > first_layer_ || values.data) form_.backward_rows(below, kept, grad, values, rows);
-      if (layer.weight_grad) add_to_weight(dz, in_place ? kept : constant(values), rows, layer, to, sums, add);
-      dz = constant(grad);
-      std::swap(room, next_room);
+      if (i > first_layer_ || values.data) dz = through_activation(below, kept, rows, values, room);
+      if (layer.weight_grad) add_to_weight(keeps_values ? kept : constant(values));
     }
+  }
+
+  // dz of the last layer.
+  ConstRows last_gradient(int64_t row, int64_t rows, Room& room) const {
+    const Layer& last = layers_.back();
+    const ConstRows grad = from_row(grad_output_, row, dtype_);
+    const bool is_identity = last.activation == Activation::identity;
+    if (is_identity && !kernels_.prepare) return grad;
+    gemm_kernels(dtype_).convert(grad, rows, last.out_features, room.grad);
+    if (!is_identity) {
+      return through_activation(last, constant(from_row(last.kept, row, dtype_)), rows, {nullptr, 0}, room);
+    }
+    if (!are_in_place()) {
+      const StoreArguments to{room.dz, /*add=*/false};
+      gemm_kernels(dtype_).store(&to, {{room.grad.data, nullptr}, room.grad.stride, 0, rows, 0, last.out_features});
+    }
+    return as_left(rows, last.out_features, room);
+  }
+  // dz of a layer, whose output's gradient is where that has its place; the next one comes to another place.
+  ConstRows through_activation(const Layer& layer, ConstRows kept, int64_t rows, Rows values, Room& room) const {
+    const auto arguments = form_.backward(layer, kept, are_in_place() ? room.grad : room.dz, values,
+                                          /*as_stored=*/operand(dtype_) == dtype_);
+    form_.backward_kernel(layer)(&arguments,
+                                 {{room.grad.data, nullptr}, room.grad.stride, 0, rows, 0, layer.out_features});
+    return as_left(rows, layer.out_features, room);
+  }
+  // The rows of dz as products take them: where the last number of a row is not multiplied alone, a 0 follows it.
+  ConstRows as_left(int64_t rows, int64_t columns, Room& room) const {
+    if (are_in_place()) {
+      std::swap(room.grad, room.next_grad);
+      return constant(room.next_grad);
+    }
+    const int64_t size = element_size(dtype_);
+    for (int64_t r = 0; columns % kernels_.at_once != 0 && r < rows; ++r) {
+      std::memset(static_cast<char*>(room.dz.data) + (r * room.dz.stride + columns) * size, 0, size);
+    }
+    return constant(room.dz);
   }
 
   // What is read here is in the cache when the product is done, and the memory has had that long to bring it: gains a
@@ -176,51 +262,64 @@ class PlainLayersBackward {
       for (int64_t byte = 0; byte < columns * size_; byte += line) static_cast<void>(p[byte]);
     }
   }
-  void multiply_by_weight(ConstRows dz, const Layer& layer, Rows result, int64_t rows) const {
-    const PlainProduct product{dz.data, dz.stride, 1, layer.out_features, layer.weight, result};
-    unpacked_kernels(dtype_).multiply(product, 0, rows, 0, layer.in_features);
+  void multiply_by_weight(ConstRows dz, size_t i, Rows result, int64_t rows) const {
+    const int64_t depth = elements_of(layers_[i].out_features);
+    const PlainProduct product{dz.data, dz.stride, kernels_.at_once, depth, weights_[i], result};
+    kernels_.multiply(product, 0, rows, 0, layers_[i].in_features);
   }
-  void add_to_weight(ConstRows dz, ConstRows h, int64_t rows, const Layer& layer, const Sums& to, void* sums,
-                     bool add) const {
+  void store_input_gradient(ConstRows dz, int64_t row, int64_t rows, const Room& room) const {
+    const Rows result = from_row(input_grad_, row, dtype_);
+    if (!kernels_.prepare) return multiply_by_weight(dz, 0, result, rows);
+    const Rows sums{room.right.data, operand_stride_};
+    multiply_by_weight(dz, 0, sums, rows);
+    const StoreArguments to{result, /*add=*/false};
+    gemm_kernels(dtype_).store(&to, {{sums.data, nullptr}, sums.stride, 0, rows, 0, layers_[0].in_features});
+  }
+  void add_to_gradient(ConstRows dz, ConstRows h, int64_t rows, const Layer& layer, const Sums& to, void* sums,
+                       bool add) const {
     const auto [outputs, inputs] = std::pair(layer.out_features, layer.in_features);
     const Rows result{at(sums, to.weight), to.stride};
     const auto& [a, b] = to.transposed ? std::pair(h, dz) : std::pair(dz, h);
-    const PlainProduct product{a.data, 1, a.stride, rows, b, result, add};
-    unpacked_kernels(dtype_).multiply(product, 0, to.transposed ? inputs : outputs, 0,
-                                      to.transposed ? outputs : inputs);
+    const PlainProduct product{a.data, kernels_.at_once, a.stride, elements_of(rows), b, result, add};
+    kernels_.multiply(product, 0, to.transposed ? inputs : outputs, 0, to.transposed ? outputs : inputs);
   }
   // The bias has a part in the first row of each unit alone.
   void add_to_bias(ConstRows dz, int64_t rows, const Layer& layer, void* sums) const {
-    gemm_kernels(dtype_).pack_tiles({dz.data, dz.stride * unit_}, rows / unit_, layer.out_features, nullptr, sums);
+    const GemmKernels& of_operands = gemm_kernels(operand(dtype_));
+    of_operands.pack_tiles({dz.data, dz.stride * unit_}, rows / unit_, layer.out_features, nullptr, sums);
   }
 
   // The sums of the first part become those of all.
   void add_parts(void* sums, int64_t parts) const {
-    const int64_t vector = unpacked_kernels(dtype_).vector;
+    const int64_t vector = kernels_.vector;
     const int64_t grain = std::max<int64_t>(1, grain_size / (parts * vector));
     if (parts == 1) return;
     share(caller_, elements_ / vector, grain, [&](int64_t begin, int64_t end) {
       const ConstRows others{at(sums, elements_ + begin * vector), elements_};
-      gemm_kernels(dtype_).pack_tiles(others, parts - 1, (end - begin) * vector, nullptr, at(sums, begin * vector));
+      const GemmKernels& of_sums = gemm_kernels(computed(dtype_));
+      of_sums.pack_tiles(others, parts - 1, (end - begin) * vector, nullptr, at(sums, begin * vector));
     });
   }
   void store(const Layer& layer, const Sums& from, void* sums) const {
     const auto [outputs, inputs] = std::pair(layer.out_features, layer.in_features);
-    if (layer.bias_grad) std::memcpy(layer.bias_grad, at(sums, from.bias), outputs * size_);
+    const auto write = [&](int64_t place, int64_t stride, void* target, int64_t rows, int64_t columns) {
+      const StoreArguments to{{target, columns}, /*add=*/false};
+      gemm_kernels(dtype_).store(&to, {{at(sums, place), nullptr}, stride, 0, rows, 0, columns});
+    };
+    if (layer.bias_grad) write(from.bias, outputs, layer.bias_grad, 1, outputs);
     if (!layer.weight_grad) return;
-    const void* const source = at(sums, from.weight);
-    const Rows target{layer.weight_grad, inputs};
     if (from.transposed) {
-      unpacked_kernels(dtype_).write(source, target, {0, outputs, false, from.stride}, 0, inputs);
+      const Rows target{layer.weight_grad, inputs};
+      kernels_.write(at(sums, from.weight), target, {0, outputs, false, from.stride}, 0, inputs);
     } else {
-      const StoreArguments to{target, /*add=*/false};
-      gemm_kernels(dtype_).store(&to, {{source, nullptr}, from.stride, 0, outputs, 0, inputs});
+      write(from.weight, from.stride, layer.weight_grad, outputs, inputs);
     }
   }
 
   Caller& caller_;
   Dtype dtype_;
-  int64_t size_;  // of an element
+  const UnpackedKernels& kernels_;
+  int64_t size_;  // of an element, in the type that is computed with
   Form form_;
   std::span<const Layer> layers_;
   int64_t unit_;
@@ -230,8 +329,11 @@ class PlainLayersBackward {
   Rows input_grad_;
   size_t first_layer_ = 0;  // the lowest that has something to compute
   List<Sums> sums_;
-  int64_t elements_ = 0;  // of the sums of a part, in whole vectors
-  int64_t stride_ = 0;    // of a block's rows
+  List<ConstRows> weights_;     // as products take them
+  int64_t elements_ = 0;        // of the sums of a part, in whole vectors
+  int64_t stride_ = 0;          // of a block's rows, in the type that is computed with
+  int64_t stored_stride_ = 0;   // and in the storage type
+  int64_t operand_stride_ = 0;  // of the elements that are multiplied
 };
 
 }  // namespace fastops::cpu
