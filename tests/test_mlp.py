@@ -313,6 +313,22 @@ def test_parts_of_rows(device, dtype, rows, sizes, hidden, restore_threads):
         grad.assert_holds(result, f"gradient {i} alone")
 
 
+@every_dtype
+def test_nothing_is_left(device, dtype):
+    """Gradients that are NaN leave nothing in the workspace for the next ones."""
+    network = plain_network(300, 3, 64, 33, 1, dtype=dtype, device=device, output="identity")
+    output, saved = ops.mlp_forward(*network.arguments)
+    mask = [True] * len(network.leaves)
+
+    def gradients(grad):
+        return ops.mlp_backward(grad, *network.arguments[:3], output, saved, *network.arguments[3:], mask)
+
+    expected = gradients(network.grad)
+    gradients(torch.full_like(network.grad, math.nan))
+    for i, (result, reference) in enumerate(zip(gradients(network.grad), expected, strict=True)):
+        assert_same_bits(result, reference, f"gradient {i}")
+
+
 @pytest.mark.parametrize("rows", [1, 16, 48])
 def test_deep_sums(device, rows):
     """Sums of thousands of terms are about as exact as PyTorch's, which are no single sums, either."""

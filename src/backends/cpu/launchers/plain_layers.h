@@ -190,8 +190,8 @@ class PlainLayersBackward {
     ConstRows dz = last_gradient(row, rows, room);
     for (size_t i = layers_.size(); i-- > first_layer_;) {
       const Layer& layer = layers_[i];
-      const bool has_pairs = operand(dtype_) == dtype_;
-      const ConstRows left = layer.weight_grad && has_pairs ? prepared(dz, rows, layer.out_features, room.left) : dz;
+      const bool is_stored = operand(dtype_) == dtype_;
+      const ConstRows left = layer.weight_grad && is_stored ? prepared(dz, rows, layer.out_features, room.left) : dz;
       const auto add_to_weight = [&](ConstRows input) {
         add_to_gradient(left, prepared(input, rows, layer.in_features, room.right), rows, layer, sums_[i], sums, add);
       };
