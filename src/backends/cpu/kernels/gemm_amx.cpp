@@ -204,7 +204,7 @@ void multiply(const Product* products, int count, int64_t row, int64_t rows, int
 // Tiles of the transpose of a matrix [depth, rows], with the sums over the depth on the way: those of each block of the
 // depth are added to the total in order.
 void pack_tiles(ConstRows matrix, int64_t depth, int64_t rows, void* packed, void* sums) {
-  if (!packed) return CPU_CAPABILITY::pack_tiles<float, BFloat16>(matrix, depth, rows, packed, sums);
+  if (!packed) return add_column_sums<float, BFloat16>(matrix, depth, rows, static_cast<float*>(sums));
   alignas(64) float lines[side][most_rows];
   alignas(64) float block_sums[most_rows];
   const int64_t padded_rows = (rows + side - 1) / side * side;

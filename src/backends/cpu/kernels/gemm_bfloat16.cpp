@@ -12,7 +12,7 @@ namespace {
 // As the one of panels.h.
 void pack_tiles(ConstRows matrix, int64_t depth, int64_t rows, void* packed, void* sums) {
   constexpr int64_t width = Vec<float>::width;
-  if (!packed) return CPU_CAPABILITY::pack_tiles<float, BFloat16>(matrix, depth, rows, packed, sums);
+  if (!packed) return add_column_sums<float, BFloat16>(matrix, depth, rows, static_cast<float*>(sums));
   alignas(64) float line[block_rows + width];
   alignas(64) float block_sums[block_rows + width];
   const Tiles tiles(rows);

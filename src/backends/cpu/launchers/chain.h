@@ -130,9 +130,6 @@ class Chain {
   Rows from(Rows matrix, int64_t row) const { return from_row(matrix, row, dtype_); }
   ConstRows from(ConstRows matrix, int64_t row) const { return from_row(matrix, row, dtype_); }
 
-  // Whether the products take matrices in the storage type.
-  bool operands_as_stored() const { return operand(dtype_) == dtype_; }
-
   Caller& caller_;
   Dtype dtype_;
   int64_t rows_;

@@ -35,8 +35,8 @@ class Forward : Layers {
  private:
   void run_chunk(int64_t row, int64_t rows) {
     to_gate_.a = to_up_.a = input_.from(row, stages_);
-    const GatedForwardArguments projections{mlp_.gate.bias, mlp_.up.bias, from(gate_, row),    from(up_, row),
-                                            hidden_,        mlp_.params,  operands_as_stored()};
+    const GatedForwardArguments projections{mlp_.gate.bias, mlp_.up.bias, from(gate_, row),          from(up_, row),
+                                            hidden_,        mlp_.params,  operands_as_stored(dtype_)};
     stages_.push_back({.products = {to_gate_, to_up_},
                        .product_count = 2,
                        .columns = hidden_features(),
@@ -93,8 +93,8 @@ class Backward : Layers {
 
   // The hidden values again, and the gradients of gate, up and input.
   void run_chunk(int64_t row, int64_t rows) {
-    const GatedBackwardArguments projections{from(gate_, row), from(up_, row), grad_gate_,          grad_up_,
-                                             hidden_,          mlp_.params,    operands_as_stored()};
+    const GatedBackwardArguments projections{
+        from(gate_, row), from(up_, row), grad_gate_, grad_up_, hidden_, mlp_.params, operands_as_stored(dtype_)};
     Stage hidden{.source = zeros_,
                  .columns = hidden_features(),
                  .epilogue = {activation_kernels().gated_layer_backward, &projections}};

@@ -63,7 +63,7 @@ class LayersForward : Layers<Form> {
     ConstRows a = input_.from(row, stages_);
     for (size_t i = 0; i < layers_.size(); ++i) {
       const Layer& layer = layers_[i];
-      auto& to = arguments_.push_back(form_.forward(layer, this->operands_as_stored()));
+      auto& to = arguments_.push_back(form_.forward(layer, operands_as_stored(dtype_)));
       if (i + 1 < layers_.size()) {
         to.next = hidden_[i];
       } else {
@@ -160,7 +160,7 @@ class LayersBackward : Layers<Form> {
     const Layer& layer = layers_[i];
     const ConstRows kept = constant(this->from(layer.kept, row));
     const auto& arguments =
-        arguments_.push_back(form_.backward(layer, kept, dz_[i], values_[i], this->operands_as_stored()));
+        arguments_.push_back(form_.backward(layer, kept, dz_[i], values_[i], operands_as_stored(dtype_)));
     return {form_.backward_kernel(layer), &arguments};
   }
 

@@ -22,7 +22,7 @@ class PlainLayersBackward {
       : caller_(caller),
         dtype_(mlp.dtype),
         kernels_(unpacked_kernels(dtype_)),
-        size_(element_size(computed(dtype_))),
+        size_(accumulator_size(dtype_)),
         form_(mlp),
         layers_(mlp.layers),
         unit_(Form::unit(mlp)),
@@ -43,7 +43,6 @@ class PlainLayersBackward {
       operations += 2 * layer.in_features * layer.out_features;
       sums_.push_back(take_sums(layer));
     }
-    if (kernels_.prepare || input_grad.data) widest = std::max(widest, layers_[0].in_features);
     stride_ = uneven(widest, size_);
     stored_stride_ = uneven(widest, element_size(dtype_));
     operand_stride_ = uneven(std::max(widest, layers_[0].in_features), size_);
@@ -101,8 +100,8 @@ class PlainLayersBackward {
         share_rows(caller_, elements, layer.in_features, [&](int64_t begin, int64_t end) {
           const int64_t row = begin * kernels_.at_once;
           const int64_t rows = std::min(layer.out_features, end * kernels_.at_once) - row;
-          prepared(from_row(layer.weight, row, dtype_), rows, layer.in_features,
-                   {at(room.data, begin * stride), room.stride});
+          kernels_.prepare(from_row(layer.weight, row, dtype_), rows, layer.in_features,
+                           from_row(room, begin, operand(dtype_)));
         });
       }
       weights_.push_back(room.data ? constant(room) : layer.weight);
@@ -112,7 +111,7 @@ class PlainLayersBackward {
   // Where a block of rows goes through the layers.
   struct Room {
     Rows grad, next_grad;  // of f(z), in the type that is computed with
-    Rows dz;               // the same rows, or others of the storage type
+    Rows dz;               // the gradients of z, in the storage type, where they are not in place
     Rows values;           // f(z) of the layers that keep z, in the storage type
     Rows left, right;      // what is multiplied for a weight's gradient, where that has to be prepared
   };
@@ -190,8 +189,8 @@ class PlainLayersBackward {
     ConstRows dz = last_gradient(row, rows, room);
     for (size_t i = layers_.size(); i-- > first_layer_;) {
       const Layer& layer = layers_[i];
-      const bool is_stored = operand(dtype_) == dtype_;
-      const ConstRows left = layer.weight_grad && is_stored ? prepared(dz, rows, layer.out_features, room.left) : dz;
+      const bool prepares = layer.weight_grad && operands_as_stored(dtype_);
+      const ConstRows left = prepares ? prepared(dz, rows, layer.out_features, room.left) : dz;
       const auto add_to_weight = [&](ConstRows input) {
         add_to_gradient(left, prepared(input, rows, layer.in_features, room.right), rows, layer, sums_[i], sums, add);
       };
@@ -226,16 +225,13 @@ class PlainLayersBackward {
     if (!is_identity) {
       return through_activation(last, constant(from_row(last.kept, row, dtype_)), rows, {nullptr, 0}, room);
     }
-    if (!are_in_place()) {
-      const StoreArguments to{room.dz, /*add=*/false};
-      gemm_kernels(dtype_).store(&to, {{room.grad.data, nullptr}, room.grad.stride, 0, rows, 0, last.out_features});
-    }
+    if (!are_in_place()) store_sums(dtype_, constant(room.grad), room.dz, rows, last.out_features);
     return as_left(rows, last.out_features, room);
   }
   // dz of a layer, whose output's gradient is where that has its place; the next one comes to another place.
   ConstRows through_activation(const Layer& layer, ConstRows kept, int64_t rows, Rows values, Room& room) const {
-    const auto arguments = form_.backward(layer, kept, are_in_place() ? room.grad : room.dz, values,
-                                          /*as_stored=*/operand(dtype_) == dtype_);
+    const auto arguments =
+        form_.backward(layer, kept, are_in_place() ? room.grad : room.dz, values, operands_as_stored(dtype_));
     form_.backward_kernel(layer)(&arguments,
                                  {{room.grad.data, nullptr}, room.grad.stride, 0, rows, 0, layer.out_features});
     return as_left(rows, layer.out_features, room);
@@ -273,8 +269,7 @@ class PlainLayersBackward {
     if (!kernels_.prepare) return multiply_by_weight(dz, 0, result, rows);
     const Rows sums{room.right.data, operand_stride_};
     multiply_by_weight(dz, 0, sums, rows);
-    const StoreArguments to{result, /*add=*/false};
-    gemm_kernels(dtype_).store(&to, {{sums.data, nullptr}, sums.stride, 0, rows, 0, layers_[0].in_features});
+    store_sums(dtype_, constant(sums), result, rows, layers_[0].in_features);
   }
   void add_to_gradient(ConstRows dz, ConstRows h, int64_t rows, const Layer& layer, const Sums& to, void* sums,
                        bool add) const {
@@ -303,17 +298,13 @@ class PlainLayersBackward {
   }
   void store(const Layer& layer, const Sums& from, void* sums) const {
     const auto [outputs, inputs] = std::pair(layer.out_features, layer.in_features);
-    const auto write = [&](int64_t place, int64_t stride, void* target, int64_t rows, int64_t columns) {
-      const StoreArguments to{{target, columns}, /*add=*/false};
-      gemm_kernels(dtype_).store(&to, {{at(sums, place), nullptr}, stride, 0, rows, 0, columns});
-    };
-    if (layer.bias_grad) write(from.bias, outputs, layer.bias_grad, 1, outputs);
+    if (layer.bias_grad) store_sums(dtype_, {at(sums, from.bias), outputs}, {layer.bias_grad, outputs}, 1, outputs);
     if (!layer.weight_grad) return;
+    const Rows target{layer.weight_grad, inputs};
     if (from.transposed) {
-      const Rows target{layer.weight_grad, inputs};
       kernels_.write(at(sums, from.weight), target, {0, outputs, false, from.stride}, 0, inputs);
     } else {
-      write(from.weight, from.stride, layer.weight_grad, outputs, inputs);
+      store_sums(dtype_, {at(sums, from.weight), from.stride}, target, outputs, inputs);
     }
   }
 

@@ -279,8 +279,7 @@ void GradientSums::multiply(const ParameterGradients& layer, const Sums& sums, c
     const bool in_place = takes_in_place(layer, dtype_);
     void* const tiles = in_place ? nullptr : tiles_[thread];
     if (bias && step > 1) {  // the sums alone, where they come without tiles
-      void* const unused = gemm_kernels(dz_type).at_once == 1 ? nullptr : tiles;
-      pack_tiles({dz.data, dz.stride * step}, rows / step, blocks.size(block), unused, bias);
+      pack_tiles({dz.data, dz.stride * step}, rows / step, blocks.size(block), nullptr, bias);
     }
     if (!in_place || (bias && step == 1)) {
       pack_tiles(dz, rows, blocks.size(block), tiles, step > 1 ? nullptr : bias);
@@ -353,31 +352,24 @@ void GradientSums::add_part(std::span<const ParameterGradients> layers, int64_t 
 }
 
 void GradientSums::finish(std::span<const ParameterGradients> layers) {
-  const GemmKernels& same = gemm_kernels(computed(dtype_));
-  const GemmKernels& gemm = gemm_kernels(dtype_);
-  const bool convert = dtype_ != computed(dtype_);
+  const Dtype same = computed(dtype_);
+  const bool convert = dtype_ != same;
   for (size_t i = 0; i < layers.size(); ++i) {
     const int64_t rows = layers[i].out_features;
     const int64_t columns = layers[i].input.arguments.columns;
-    // target[rows, columns] (+)= source
-    const auto store = [](const GemmKernels& kernels, const void* source, void* target, int64_t rows, int64_t columns,
-                          bool add) {
-      const StoreArguments arguments{{target, columns}, add};
-      kernels.store(&arguments, {{source, nullptr}, columns, 0, rows, 0, columns});
-    };
+    const Sums& total = sums_[i];
     for (int64_t part = 1; part < parts_; ++part) {
       const Sums& sums = sums_[part * layers.size() + i];
-      if (sums.weight.data) store(same, sums.weight.data, sums_[i].weight.data, rows, columns, true);
-      if (sums.bias) store(same, sums.bias, sums_[i].bias, 1, rows, true);
+      if (sums.weight.data) store_sums(same, constant(sums.weight), total.weight, rows, columns, /*add=*/true);
+      if (sums.bias) store_sums(same, {sums.bias, rows}, {total.bias, rows}, 1, rows, /*add=*/true);
     }
     if (!convert) continue;
-    if (sums_[i].bias) store(gemm, sums_[i].bias, layers[i].bias, 1, rows, false);
-    if (sums_[i].weight.data && sums_converted_) {
-      const auto data = static_cast<const char*>(sums_[i].weight.data);
-      const auto target = static_cast<char*>(layers[i].weight);
+    if (total.bias) store_sums(dtype_, {total.bias, rows}, {layers[i].bias, rows}, 1, rows);
+    if (total.weight.data && sums_converted_) {
+      const Rows target{layers[i].weight, columns};
       share_rows(caller_, rows, columns, [&](int64_t begin, int64_t end) {
-        store(gemm, data + begin * columns * accumulator_size(dtype_), target + begin * columns * element_size(dtype_),
-              end - begin, columns, false);
+        store_sums(dtype_, constant(from_row(total.weight, begin, same)), from_row(target, begin, dtype_), end - begin,
+                   columns);
       });
     }
   }

@@ -11,6 +11,15 @@ inline Dtype computed(Dtype dtype) { return dtype == Dtype::float64 ? Dtype::flo
 // The type of the matrices that are multiplied for a storage type.
 inline Dtype operand(Dtype dtype) { return gemm_kernels(dtype).operand; }
 
+// Whether products take matrices in the storage type.
+inline bool operands_as_stored(Dtype dtype) { return operand(dtype) == dtype; }
+
+// target = sums, which are in the type that is computed with; + target if `add`.
+inline void store_sums(Dtype dtype, ConstRows sums, Rows target, int64_t rows, int64_t columns, bool add = false) {
+  const StoreArguments to{target, add};
+  gemm_kernels(dtype).store(&to, {{sums.data, nullptr}, sums.stride, 0, rows, 0, columns});
+}
+
 // How many of the caller's threads serve `operations` multiplications.
 int64_t threads_for(Caller& caller, int64_t operations);
 

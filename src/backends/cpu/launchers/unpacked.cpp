@@ -249,8 +249,7 @@ class UnpackedBackward : Unpacked {
     }
     const char* place = sums;
     const auto store = [&](int64_t rows, int64_t columns, int64_t stride, void* gradient, Dtype dtype) {
-      const StoreArguments to{{gradient, columns}, /*add=*/false};
-      gemm_kernels(dtype).store(&to, {{place, nullptr}, stride, 0, rows, 0, columns});
+      store_sums(dtype, {place, stride}, {gradient, columns}, rows, columns);
       place += rows * stride * size;
     };
     for (const Layer& layer : layers) {
