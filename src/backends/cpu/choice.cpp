@@ -156,12 +156,17 @@ bool can_go_in_vectors(const at::Tensor& input, at::TensorList weights) {
   const auto [rows, elements] = shape_of(input, weights);
   // A layer by itself is turned around for nothing but its own product.
   const int64_t least = weights.size() > 1 || wanted_products() == Products::unpacked ? 1 : large_weights / 4 + 1;
-  return kernels.forward && rows >= kernels.vector && elements >= least;
+  return kernels.numbers.product && rows >= kernels.vector && elements >= least;
 }
 
-// Whether networks of more features do so in the forward pass. Weights of 16 bits would have to be converted before.
+// Whether weights are multiplied where they lie.
+bool takes_as_stored(const at::Tensor& input) {
+  return input.element_size() > 2 || unpacked_kernels(dtype_of(input)).stored.product;
+}
+
+// Whether networks of more features do so in the forward pass. Weights that would have to be converted before do not.
 bool goes_wide(const at::Tensor& input, int64_t rows, int64_t elements) {
-  if (input.element_size() == 2) return false;
+  if (!takes_as_stored(input)) return false;
   if (wanted_products() == Products::unpacked) return true;
   // Measured on Zen 4, with vectors of either size.
   static const Cpu kind = cpu_kind(cpu_traits());
@@ -203,7 +208,8 @@ bool goes_unpacked(const at::Tensor& input, at::TensorList weights, Pass pass) {
   if (vector * accumulator_size(dtype) == 64) {  // AVX-512
     const bool in_pairs = gemm_kernels(dtype).operand == Dtype::bfloat16;
     if (5 * elements < 3 * padded) return true;
-    return pass == Pass::forward && !in_pairs && fill_vectors(rows, vector) && !(many && fills_vectors);
+    if (pass == Pass::backward || !fill_vectors(rows, vector)) return false;
+    return in_pairs ? goes_wide(input, rows, elements) : !(many && fills_vectors);
   }
   if (pass == Pass::forward) return !(many && fills_vectors);
   const bool in_16_bits = input.element_size() == 2;
@@ -228,7 +234,7 @@ bool goes_unpacked_with_steps(const at::Tensor& input, at::TensorList weights, P
   const auto [rows, elements] = shape_of(input, weights);
   const bool fills_rows = fill_vectors(rows, unpacked_kernels(dtype).vector);
   if (most_features(input, weights) > most_narrow_features) {
-    return pass == Pass::forward && goes_wide(input, rows, elements) && fills_rows;
+    return pass == Pass::forward && input.element_size() > 2 && goes_wide(input, rows, elements) && fills_rows;
   }
   if (5 * elements < 4 * padded_elements(weights)) return true;
   return gemm_kernels(dtype).operand != Dtype::bfloat16 && fills_rows;

@@ -258,14 +258,15 @@ enum class UnpackedEnd { none, residual, add };
 // z = h @ weight.T + bias, f(z), and the steps on that.
 struct UnpackedLayer {
   ConstRows weight;  // [out_features, in_features]
-  const void* bias;  // may be null
+  const void* bias;  // in the type that is computed with; may be null
   int64_t in_features;
   int64_t out_features;
   const Kernels* activation;  // null for the identity
   ActivationParams params;
-  bool keeps_output;  // whether `kept` is f(z), else it is z
-  Rows kept;          // in the storage type: what the forward pass writes, if not null, and the backward pass reads
-  bool sums_weight;   // what gradients are wanted
+  bool keeps_output;     // whether `kept` is f(z), else it is z
+  Rows kept;             // in the storage type: what the forward pass writes, if not null, and the backward pass reads
+  bool only_multiplied;  // whether f(z) is wanted for nothing but the next layer's product
+  bool sums_weight;      // what gradients are wanted
   bool sums_bias;
   const UnpackedStep* steps;  // where there are any, the activation is one of them
   int step_count;
@@ -288,8 +289,7 @@ struct UnpackedNetwork {
   int most_kept;       // residuals at a time
 
   FASTOPS_ALWAYS_INLINE int64_t panel() const { return widest * panel_rows; }
-  // What kernels need room for.
-  FASTOPS_ALWAYS_INLINE int64_t forward_room() const { return (2 + most_kept) * panel(); }
+  // The numbers that the backward pass needs room for.
   FASTOPS_ALWAYS_INLINE int64_t backward_room() const {
     return (3 + most_kept) * panel() + (most_steps > 0 ? (1 + most_steps) * panel() + most_steps * panel_rows : 0);
   }
@@ -315,28 +315,37 @@ struct UnpackedGradients {
   Rows input_grad;  // may be null
 };
 
-// c = a @ b, + c if it `adds`, where they lie: element (i, k) of a is at a[i * row_step + k * depth_step]. Elements are
-// those of UnpackedKernels, the steps count their numbers.
+// c = a @ b, + c if it `adds`, where they lie. Elements of a and b are as many numbers of the depth as products
+// multiply at once (UnpackedKernels): the one of a for row i and step k is at a[i * row_step + k * depth_step], in
+// numbers. Where the depth ends within an element, what is behind that is not read of a, and 0 in b.
 struct PlainProduct {
   const void* a;
   int64_t row_step;
   int64_t depth_step;
-  int64_t depth;
+  int64_t depth;  // in numbers
   ConstRows b;
   Rows c;
   bool adds = false;
 };
 
-// Networks, rows of which go through all layers together, for one storage type.
-struct UnpackedKernels {
-  int64_t vector;     // the numbers of a vector
-  int64_t tile_rows;  // the rows that products take at once, in whole vectors
-  void (*forward)(const UnpackedNetwork&, ConstRows input, Rows output, int64_t first_row, int64_t rows, void* room);
-  // What that is made of, for threads that share a panel: its features or outputs from `first` to `end`, and all.
+// How rows go through the layers of a network in panels of numbers in the type that is computed with, or of elements of
+// products (UnpackedKernels).
+struct PanelKernels {
+  int64_t number_size;  // the bytes of a number
+  // Features from `first` to `end` of a panel, or a layer's outputs up to its steps, which are what `steps` does. y is
+  // x where there is no product.
   void (*read)(ConstRows matrix, const PanelRows&, int64_t first, int64_t end, void* panel);
   void (*product)(const UnpackedLayer&, const PanelRows&, int64_t first, int64_t end, const void* x, void* y);
   void (*steps)(const UnpackedLayer&, const PanelRows&, void* y, void* kept);
   void (*write)(const void* panel, Rows matrix, const PanelRows&, int64_t first, int64_t end);
+};
+
+// Networks, rows of which go through all layers together, for one storage type.
+struct UnpackedKernels {
+  int64_t vector;        // the numbers of a vector
+  int64_t tile_rows;     // the rows that products take at once, in whole vectors
+  PanelKernels numbers;  // of layers with weights in the type that is computed with
+  PanelKernels stored;   // of layers with weights in the storage type, without steps; null where there are none
   // From the last layer down to `first_layer`. Needs room for a vector for each number of the vectors' sums, too.
   // sums: the gradients from these rows, of each layer's weight, whose rows are whole vectors, its bias, and its steps'
   // weight and bias, as far as they are wanted, one after another.

@@ -3,8 +3,7 @@
 #define CPU_CAPABILITY_AVX512  // of which this is a part
 
 #include "backends/cpu/kernels/gemm.h"
-#include "backends/cpu/kernels/pairs.h"
-#include "backends/cpu/kernels/plain_products.h"
+#include "backends/cpu/kernels/pair_panels.h"
 
 namespace fastops::cpu::CPU_CAPABILITY {
 namespace {
@@ -51,6 +50,7 @@ void add_bfloat16_products(KernelTable& table) {
   gemm.pack_tiles = pack_tiles;
   gemm.multiply = multiply<Pairs>;
   UnpackedKernels& unpacked = table.unpacked[static_cast<int>(Dtype::bfloat16)];
+  unpacked.stored = {sizeof(BFloat16), read_pairs, through_product_of_pairs, nullptr, write_pairs};
   unpacked.at_once = Pairs::at_once;
   unpacked.prepare = interleave_rows;
   unpacked.multiply = plain::multiply<Pairs>;

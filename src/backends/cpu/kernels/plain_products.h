@@ -43,15 +43,16 @@ struct Factors {
   Factors from_row(int64_t i) const { return {data + i * row_step, row_step, depth_step}; }
 };
 
-// y = factors @ x, + bias, which has a number for each row, or + y if it `adds`; multiplied as M does (gemm.h).
-// Elements of factors and x are as many numbers of the depth as that takes at once.
+// y = factors @ x, + bias, which has a number for each row, or + y if it `adds`; multiplied as M does (gemm.h). Of
+// factors and x, elements are as many numbers of the depth as that takes at once; where the depth ends within one, what
+// is behind that is not read of the factors, and 0 in x.
 template <class M>
 struct Multiplication {
   using Operand = typename M::Operand;
   using S = typename M::Sum;
 
   Factors<Operand> factors;
-  int64_t depth;
+  int64_t depth;  // in numbers
   const Operand* x;
   int64_t x_stride;
   const S* bias;
@@ -68,6 +69,12 @@ struct Multiplication {
   }
 };
 
+// Of a depth in numbers.
+template <class M>
+constexpr int64_t element_count(int64_t depth) {
+  return (depth + M::at_once - 1) / M::at_once;
+}
+
 // As many terms are added up one after another: sums of more are sums of such sums, whose rounding errors are smaller.
 inline constexpr int64_t most_terms = 256;
 
@@ -83,7 +90,9 @@ FASTOPS_TILE void tile(const Multiplication<M>& to, int64_t i, int64_t last) {
   const Operand* x = to.x;
   Factors<Operand> factors = to.factors.from_row(i);
   S* const y = to.y + i * to.y_stride;
-  const Parts parts(std::max<int64_t>(1, to.depth), most_terms);
+  const int64_t elements = element_count<M>(to.depth);
+  const bool ends_within = to.depth % at_once != 0;
+  const Parts parts(std::max<int64_t>(1, elements), most_terms);
   for (int64_t part = 0; part < parts.count; ++part) {
     V sum[rows][vectors];
     FASTOPS_UNROLL(12)
@@ -92,7 +101,7 @@ FASTOPS_TILE void tile(const Multiplication<M>& to, int64_t i, int64_t last) {
       for (int j = 0; j < vectors; ++j) sum[r][j] = V(S(0));
     }
     const auto add_up = [&](auto load_last) FASTOPS_INLINE_LAMBDA {
-      for (int64_t k = std::min(to.depth, parts.size(part)); k > 0; --k) {
+      const auto step = [&](int64_t present) FASTOPS_INLINE_LAMBDA {
         typename M::Values values[vectors];
         FASTOPS_UNROLL(3)
         for (int j = 0; j < vectors; ++j) {
@@ -101,12 +110,17 @@ FASTOPS_TILE void tile(const Multiplication<M>& to, int64_t i, int64_t last) {
         }
         FASTOPS_UNROLL(12)
         for (int r = 0; r < rows; ++r) {
-          const auto factor = M::broadcast(factors.data + r * factors.row_step, at_once);
+          const auto factor = M::broadcast(factors.data + r * factors.row_step, present);
           FASTOPS_UNROLL(3)
           for (int j = 0; j < vectors; ++j) sum[r][j] = M::multiply_add(factor, values[j], sum[r][j]);
         }
         x += x_stride;
         factors.data += factors.depth_step;
+      };
+      const bool ends = at_once > 1 && ends_within && part + 1 == parts.count;
+      for (int64_t k = std::min(elements, parts.size(part)) - ends; k > 0; --k) step(at_once);
+      if constexpr (at_once > 1) {
+        if (ends) step(1);
       }
     };
     const bool whole = last == width;
@@ -177,10 +191,11 @@ void multiply(const PlainProduct& product, int64_t first_row, int64_t end_row, i
   using S = typename M::Sum;
   const Factors<Operand> a{static_cast<const Operand*>(product.a), product.row_step, product.depth_step};
   // As much of both matrices stays in the L2 cache until all rows and columns are through.
-  const Parts parts(std::max<int64_t>(1, product.depth), most_terms);
+  const int64_t elements = element_count<M>(product.depth);
+  const Parts parts(std::max<int64_t>(1, elements), most_terms);
   for (int64_t part = 0; part < parts.count; ++part) {
-    const int64_t k = std::min(product.depth, parts.begin(part));
-    const int64_t depth = std::min(product.depth, parts.size(part));
+    const int64_t k = std::min(elements, parts.begin(part));
+    const int64_t depth = std::min(product.depth - k * M::at_once, parts.size(part) * M::at_once);
     const Multiplication<M> to{{a.data + k * a.depth_step, a.row_step, a.depth_step},
                                depth,
                                row<Operand>(product.b, k) + first_column * M::at_once,

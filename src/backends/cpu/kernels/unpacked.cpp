@@ -4,6 +4,7 @@
 #include <span>
 #include <utility>
 
+#include "backends/cpu/kernels/panel_rows.h"
 #include "backends/cpu/kernels/philox.h"
 #include "backends/cpu/kernels/plain_products.h"
 
@@ -11,100 +12,6 @@ namespace fastops::cpu::CPU_CAPABILITY {
 namespace {
 
 using plain::in_vectors;
-
-// ---- panels ----
-
-// A panel has the numbers of a feature for some vectors of rows, then those of the next one.
-
-// Features of which so few are copied number by number.
-constexpr int64_t single_features = 2;
-
-// A panel of rows of a matrix; 0 for the rows beyond them.
-template <class Storage, class S = Compute<Storage>>
-void read_panel(ConstRows matrix, const PanelRows& rows, int64_t features, S* panel) {
-  constexpr int64_t width = Vec<S>::width;
-  const int64_t stride = rows.stride;
-  const Storage* const source = row<Storage>(matrix, rows.first);
-  if (features <= single_features) {
-    for (int64_t c = 0; c < features; ++c, panel += stride) {
-      for (int64_t r = 0; r < rows.count; ++r) panel[r] = static_cast<S>(source[r * matrix.stride + c]);
-      std::fill(panel + rows.count, panel + stride, S(0));
-    }
-    return;
-  }
-  alignas(64) S square[width * width];
-  for (int64_t v = 0; v * width < stride; ++v) {
-    const int64_t present = std::clamp<int64_t>(rows.count - v * width, 0, width);
-    // A vector that begins in a row ends before the end of the next one.
-    const bool has_next = (rows.more || (v + 1) * width < rows.count) && matrix.stride >= width;
-    for (int64_t c = 0; c < features; c += width) {
-      const int64_t count = std::min(width, features - c);
-      const Storage* const from = source + v * width * matrix.stride + c;
-      S* const to = panel + c * stride + v * width;
-      if constexpr (std::is_same_v<S, Storage>) {
-        if (present == width && (count == width || has_next)) {
-          transpose_square<S>(from, matrix.stride, to, stride);
-          continue;
-        }
-      }
-      for (int64_t r = 0; r < present; ++r) load_converted(from + r * matrix.stride, count).store(square + r * width);
-      std::fill(square + present * width, square + width * width, S(0));
-      transpose_square<S>(square, width, to, stride);
-    }
-  }
-}
-
-// The rows of a matrix from a panel.
-template <class Storage, class S = Compute<Storage>>
-void write_panel(const S* panel, Rows matrix, const PanelRows& rows, int64_t features) {
-  constexpr int64_t width = Vec<S>::width;
-  constexpr int64_t columns = Packet<Storage>::width;
-  const int64_t stride = rows.stride;
-  Storage* const target = row<Storage>(matrix, rows.first);
-  if (features <= single_features) {
-    for (int64_t c = 0; c < features; ++c, panel += stride) {
-      for (int64_t r = 0; r < rows.count; ++r) target[r * matrix.stride + c] = static_cast<Storage>(panel[r]);
-    }
-    return;
-  }
-  // Where rows are contiguous, whole vectors are written: what is behind the end of a row is where the next ones come,
-  // as the last columns go before the first ones, row after row.
-  const bool contiguous = matrix.stride == features;
-  alignas(64) S block[width * columns];
-  for (int64_t v = 0; v * width < rows.count; ++v) {
-    const int64_t present = std::min(width, rows.count - v * width);
-    for (int64_t c = (features - 1) / columns * columns; c >= 0; c -= columns) {
-      const int64_t count = std::min(columns, features - c);
-      const S* const from = panel + c * stride + v * width;
-      Storage* const to = target + v * width * matrix.stride + c;
-      if constexpr (std::is_same_v<S, Storage>) {
-        if (present == width && count == width) {
-          transpose_square<S>(from, stride, to, matrix.stride);
-          continue;
-        }
-      }
-      for (int64_t part = 0; part < count; part += width) {
-        transpose_square<S>(from + part * stride, stride, block + part, columns);
-      }
-      const int64_t rows_written_behind = contiguous ? (columns - count + features - 1) / features : rows.count;
-      const int64_t whole = rows.count - rows_written_behind - v * width;
-      for (int64_t r = 0; r < present; ++r) {
-        Packet<Storage> packet;
-        for (int part = 0; part < Packet<Storage>::parts; ++part) {
-          packet.part[part] = Vec<S>::Base::loadu(block + r * columns + part * width);
-        }
-        packet.store(to + r * matrix.stride, r < whole ? columns : count);
-      }
-    }
-  }
-}
-
-// 0 for the rows beyond the last one.
-template <class S>
-void clear_rest(S* panel, const PanelRows& rows, int64_t features) {
-  if (rows.count == rows.stride) return;
-  for (int64_t c = 0; c < features; ++c, panel += rows.stride) std::fill(panel + rows.count, panel + rows.stride, S(0));
-}
 
 // f(rows) for the panels of the rows.
 template <class S, class F>
@@ -304,13 +211,13 @@ template <class Storage>
 void read(ConstRows matrix, const PanelRows& rows, int64_t first, int64_t end, void* panel) {
   using S = Compute<Storage>;
   matrix.data = static_cast<const Storage*>(matrix.data) + first;
-  read_panel<Storage>(matrix, rows, end - first, static_cast<S*>(panel) + first * rows.stride);
+  read_panel<Numbers<Storage>>(matrix, rows, end - first, static_cast<S*>(panel) + first * rows.stride);
 }
 template <class Storage>
 void write(const void* panel, Rows matrix, const PanelRows& rows, int64_t first, int64_t end) {
   using S = Compute<Storage>;
   matrix.data = static_cast<Storage*>(matrix.data) + first;
-  write_panel<Storage>(static_cast<const S*>(panel) + first * rows.stride, matrix, rows, end - first);
+  write_panel<Numbers<Storage>>(static_cast<const S*>(panel) + first * rows.stride, matrix, rows, end - first);
 }
 
 // A layer's outputs from `first` to `end`, up to its steps; y is x where there is no product.
@@ -344,27 +251,6 @@ void through_steps(const UnpackedLayer& layer, const PanelRows& rows, void* pane
   }
   if (layer.end == UnpackedEnd::residual) std::copy_n(y, n, static_cast<S*>(kept));
   if (layer.end == UnpackedEnd::add) add<S>(static_cast<const S*>(kept), y, n);
-}
-
-template <class Storage>
-void forward(const UnpackedNetwork& network, ConstRows input, Rows output, int64_t first_row, int64_t rows,
-             void* room) {
-  using S = Compute<Storage>;
-  for_each_panel<S>(network, first_row, rows, [&](const PanelRows& panel) {
-    S* x = static_cast<S*>(room);
-    S* y = x + network.panel();
-    S* kept = y + network.panel();
-    read<Storage>(input, panel, 0, network.layers[0].in_features, x);
-    for (const UnpackedLayer& layer : std::span(network.layers, network.count)) {
-      if (layer.only_steps) std::swap(x, y);
-      through_product<Storage>(layer, panel, 0, layer.out_features, x, y);
-      if (layer.end == UnpackedEnd::add) kept -= network.panel();
-      through_steps<S>(layer, panel, y, kept);
-      if (layer.end == UnpackedEnd::residual) kept += network.panel();
-      std::swap(x, y);
-    }
-    write<Storage>(x, output, panel, 0, network.layers[network.count - 1].out_features);
-  });
 }
 
 template <class Storage>
@@ -419,7 +305,7 @@ class Backward {
     S* sums = sums_end_;
     S* vectors = vectors_end_;
     S* grad_of_kept = grads_of_kept_;
-    read_panel<Storage>(gradients_.grad_output, panel, layers().back().out_features, grad_);
+    read_panel<Numbers<Storage>>(gradients_.grad_output, panel, layers().back().out_features, grad_);
     compute_steps(layers().back(), panel);
     for (int i = network_.count; i-- > first_layer_;) {
       const UnpackedLayer& layer = network_.layers[i];
@@ -443,7 +329,7 @@ class Backward {
       if (below && (i > first_layer_ || layer.sums_weight)) compute_steps(*below, panel);
       if (layer.only_steps) continue;
       if (layer.activation) {
-        read_panel<Storage>(constant(layer.kept), panel, outputs, matrix_);
+        read_panel<Numbers<Storage>>(constant(layer.kept), panel, outputs, matrix_);
         const Kernels& f = *layer.activation;
         (layer.keeps_output ? f.backward_from_output : f.backward)[0](grad_, matrix_, grad_, n, layer.params,
                                                                       /*stream=*/false);
@@ -475,7 +361,7 @@ class Backward {
       std::swap(grad_, next_);
     }
     if (gradients_.input_grad.data) {
-      write_panel<Storage>(grad_, gradients_.input_grad, panel, network_.layers[0].in_features);
+      write_panel<Numbers<Storage>>(grad_, gradients_.input_grad, panel, network_.layers[0].in_features);
     }
   }
 
@@ -486,7 +372,7 @@ class Backward {
   // The values of a layer's steps anew, from what the forward pass kept: nothing where they all are dropouts.
   void compute_steps(const UnpackedLayer& layer, const PanelRows& panel) const {
     if (layer.step_count == 0) return;
-    if (layer.kept.data) read_panel<Storage>(constant(layer.kept), panel, layer.out_features, value(0));
+    if (layer.kept.data) read_panel<Numbers<Storage>>(constant(layer.kept), panel, layer.out_features, value(0));
     for (int k = 0; k < layer.step_count; ++k) {
       apply<S>(layer.steps[k], value(k), multipliers(k), value(k + 1), panel, layer.out_features);
       clear_rest<S>(value(k), panel, layer.out_features);  // where zeros may have become NaN
@@ -498,7 +384,7 @@ class Backward {
     const int64_t stride = in_vectors<S>(features);
     const Rows matrix{matrix_, stride};
     if (below && below->step_count > 0) {
-      write_panel<S>(value(below->step_count), matrix, {0, rows.count, false, rows.stride}, features);
+      write_panel<Numbers<S>>(value(below->step_count), matrix, {0, rows.count, false, rows.stride}, features);
       return constant(matrix);
     }
     const ConstRows source = below ? constant(below->kept) : gradients_.input;
@@ -532,11 +418,8 @@ constexpr UnpackedKernels unpacked_kernels() {
   using S = Compute<Storage>;
   return {Vec<S>::width,
           plain::tile_vectors * Vec<S>::width,
-          forward<Storage>,
-          read<Storage>,
-          through_product<Storage>,
-          through_steps<S>,
-          write<Storage>,
+          {sizeof(S), read<Storage>, through_product<Storage>, through_steps<S>, write<Storage>},
+          {},
           backward<Storage>,
           Arithmetic<S>::at_once,
           plain::multiply<Arithmetic<S>>,

@@ -226,7 +226,7 @@ class PlainLayersBackward {
       return through_activation(last, constant(from_row(last.kept, row, dtype_)), rows, {nullptr, 0}, room);
     }
     if (!are_in_place()) store_sums(dtype_, constant(room.grad), room.dz, rows, last.out_features);
-    return as_left(rows, last.out_features, room);
+    return as_left(room);
   }
   // dz of a layer, whose output's gradient is where that has its place; the next one comes to another place.
   ConstRows through_activation(const Layer& layer, ConstRows kept, int64_t rows, Rows values, Room& room) const {
@@ -234,19 +234,13 @@ class PlainLayersBackward {
         form_.backward(layer, kept, are_in_place() ? room.grad : room.dz, values, operands_as_stored(dtype_));
     form_.backward_kernel(layer)(&arguments,
                                  {{room.grad.data, nullptr}, room.grad.stride, 0, rows, 0, layer.out_features});
-    return as_left(rows, layer.out_features, room);
+    return as_left(room);
   }
-  // The rows of dz as products take them: where the last number of a row is not multiplied alone, a 0 follows it.
-  ConstRows as_left(int64_t rows, int64_t columns, Room& room) const {
-    if (are_in_place()) {
-      std::swap(room.grad, room.next_grad);
-      return constant(room.next_grad);
-    }
-    const int64_t size = element_size(dtype_);
-    for (int64_t r = 0; columns % kernels_.at_once != 0 && r < rows; ++r) {
-      std::memset(static_cast<char*>(room.dz.data) + (r * room.dz.stride + columns) * size, 0, size);
-    }
-    return constant(room.dz);
+  // The rows of dz that is where the gradient has its place, or that of what is stored.
+  ConstRows as_left(Room& room) const {
+    if (!are_in_place()) return constant(room.dz);
+    std::swap(room.grad, room.next_grad);
+    return constant(room.next_grad);
   }
 
   // What is read here is in the cache when the product is done, and the memory has had that long to bring it: gains a
@@ -260,7 +254,7 @@ class PlainLayersBackward {
     }
   }
   void multiply_by_weight(ConstRows dz, size_t i, Rows result, int64_t rows) const {
-    const int64_t depth = elements_of(layers_[i].out_features);
+    const int64_t depth = layers_[i].out_features;
     const PlainProduct product{dz.data, dz.stride, kernels_.at_once, depth, weights_[i], result};
     kernels_.multiply(product, 0, rows, 0, layers_[i].in_features);
   }
@@ -276,7 +270,7 @@ class PlainLayersBackward {
     const auto [outputs, inputs] = std::pair(layer.out_features, layer.in_features);
     const Rows result{at(sums, to.weight), to.stride};
     const auto& [a, b] = to.transposed ? std::pair(h, dz) : std::pair(dz, h);
-    const PlainProduct product{a.data, kernels_.at_once, a.stride, elements_of(rows), b, result, add};
+    const PlainProduct product{a.data, kernels_.at_once, a.stride, rows, b, result, add};
     kernels_.multiply(product, 0, to.transposed ? inputs : outputs, 0, to.transposed ? outputs : inputs);
   }
   // The bias has a part in the first row of each unit alone.
@@ -302,7 +296,7 @@ class PlainLayersBackward {
     if (!layer.weight_grad) return;
     const Rows target{layer.weight_grad, inputs};
     if (from.transposed) {
-      kernels_.write(at(sums, from.weight), target, {0, outputs, false, from.stride}, 0, inputs);
+      kernels_.numbers.write(at(sums, from.weight), target, {0, outputs, false, from.stride}, 0, inputs);
     } else {
       store_sums(dtype_, {at(sums, from.weight), from.stride}, target, outputs, inputs);
     }

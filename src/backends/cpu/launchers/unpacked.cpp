@@ -16,12 +16,14 @@ constexpr int64_t most_tiles = 8;
 
 class Unpacked {
  protected:
-  Unpacked(Caller& caller, const MlpCall& mlp)
+  // With weights in the storage type or in the one that is computed with.
+  Unpacked(Caller& caller, const MlpCall& mlp, bool as_stored)
       : caller_(caller),
         dtype_(mlp.dtype),
         rows_(mlp.rows),
         seed_(mlp.seed),
         kernels_(unpacked_kernels(mlp.dtype)),
+        panels_(as_stored ? kernels_.stored : kernels_.numbers),
         layers_(caller, mlp.layers.size()),
         steps_(caller, count_steps(mlp.layers)) {
     int64_t widest = mlp.layers[0].in_features;
@@ -34,12 +36,13 @@ class Unpacked {
         const RowStepGradients gradients = has_gradients ? layer.step_gradients[i] : RowStepGradients{};
         steps_.push_back(unpacked_step(layer.steps[i], layer.out_features, gradients));
       }
-      layers_.push_back({as_computed(layer.weight, layer.out_features, layer.in_features),
+      layers_.push_back({as_stored ? layer.weight : as_computed(layer.weight, layer.out_features, layer.in_features),
                          layer.bias ? as_computed({layer.bias, 0}, 1, layer.out_features).data : nullptr,
                          layer.in_features, layer.out_features,
                          identity ? nullptr : &kernels(layer.activation, computed(dtype_)), layer.params,
-                         layer.keeps_output, layer.kept, layer.weight_grad != nullptr, layer.bias_grad != nullptr,
-                         first_step, static_cast<int>(layer.steps.size()), layer.only_steps, layer.end});
+                         layer.keeps_output, layer.kept, !layer.kept.data && &layer < &mlp.layers.back(),
+                         layer.weight_grad != nullptr, layer.bias_grad != nullptr, first_step,
+                         static_cast<int>(layer.steps.size()), layer.only_steps, layer.end});
       widest = std::max(widest, layer.out_features);
       features_ += layer.out_features * static_cast<int64_t>(1 + layer.steps.size());
       if (!layer.only_steps) elements_ += layer.in_features * layer.out_features;
@@ -63,10 +66,10 @@ class Unpacked {
 
   // f(first, last, room) for parts of n things, which take all rows `passes` times through the products.
   template <class F>
-  void share_parts(int64_t n, int64_t passes, int64_t room_elements, const F& f) {
+  void share_parts(int64_t n, int64_t passes, int64_t room_bytes, const F& f) {
     const int64_t threads = std::min(n, threads_for(caller_, rows_ * operations(passes)));
     const Parts parts(n, (n + threads - 1) / threads);
-    const int64_t bytes = (room_elements * accumulator_size(dtype_) + 63) / 64 * 64;
+    const int64_t bytes = (room_bytes + 63) / 64 * 64;
     char* const rooms = static_cast<char*>(caller_.take(parts.count * bytes));
     profile(caller_, "fastops::unpacked_network", [&] {
       share(caller_, parts.count, 1, [&](int64_t begin, int64_t end) {
@@ -80,6 +83,7 @@ class Unpacked {
   int64_t rows_;
   uint64_t seed_;
   const UnpackedKernels& kernels_;
+  const PanelKernels& panels_;
   List<UnpackedLayer> layers_;
   List<UnpackedStep> steps_;
   int64_t features_ = 0;  // of all layers' outputs, and once more for each of their steps
@@ -134,18 +138,48 @@ class Unpacked {
 class UnpackedForward : Unpacked {
  public:
   UnpackedForward(Caller& caller, const MlpCall& mlp, ConstRows input, Rows output)
-      : Unpacked(caller, mlp), vectors_((rows_ + kernels_.vector - 1) / kernels_.vector) {
+      : Unpacked(caller, mlp, unpacked_kernels(mlp.dtype).stored.product && !has_steps(mlp.layers)),
+        vectors_((rows_ + kernels_.vector - 1) / kernels_.vector) {
     if (shares_layers()) {
       profile(caller_, "fastops::unpacked_network", [&] { run_layers(input, output); });
       return;
     }
-    share_parts(vectors_, 1, network_.forward_room(), [&](int64_t first, int64_t last, void* room) {
+    const int64_t bytes = (2 + network_.most_kept) * panel_bytes();
+    share_parts(vectors_, 1, bytes, [&](int64_t first, int64_t last, char* room) {
       const int64_t row = first * kernels_.vector;
-      kernels_.forward(network_, input, output, row, std::min(rows_, last * kernels_.vector) - row, room);
+      const int64_t end = std::min(rows_, last * kernels_.vector);
+      const Parts panels(last - first, network_.panel_rows / kernels_.vector);
+      for (int64_t i = 0; i < panels.count; ++i) {
+        run_panel(input, output, PanelRows::of(panels, i, kernels_.vector, row, end - row), room);
+      }
     });
   }
 
  private:
+  static bool has_steps(const Layer& layer) { return !layer.steps.empty() || layer.end != UnpackedEnd::none; }
+  static bool has_steps(std::span<const Layer> layers) {
+    return std::any_of(layers.begin(), layers.end(), [](const Layer& layer) { return has_steps(layer); });
+  }
+  static bool has_steps(const UnpackedLayer& layer) { return layer.step_count > 0 || layer.end != UnpackedEnd::none; }
+
+  int64_t panel_bytes() const { return network_.panel() * panels_.number_size; }
+
+  void run_panel(ConstRows input, Rows output, const PanelRows& rows, char* room) const {
+    char* x = room;
+    char* y = x + panel_bytes();
+    char* kept = y + panel_bytes();
+    panels_.read(input, rows, 0, layers_[0].in_features, x);
+    for (const UnpackedLayer& layer : layers_) {
+      if (layer.only_steps) std::swap(x, y);
+      panels_.product(layer, rows, 0, layer.out_features, x, y);
+      if (layer.end == UnpackedEnd::add) kept -= panel_bytes();
+      if (has_steps(layer)) panels_.steps(layer, rows, y, kept);
+      if (layer.end == UnpackedEnd::residual) kept += panel_bytes();
+      std::swap(x, y);
+    }
+    panels_.write(x, output, rows, 0, layers_.back().out_features);
+  }
+
   // Whether threads share each layer, because there are too few rows for all of them to go through the network with
   // some each, or to read large weights for some each. Results have the same bits.
   bool shares_layers() const {
@@ -174,7 +208,7 @@ class UnpackedForward : Unpacked {
         }
       });
     };
-    const int64_t size = network_.widest * kernels_.tile_rows * accumulator_size(dtype_);
+    const int64_t size = network_.widest * kernels_.tile_rows * panels_.number_size;
     const auto take_panels = [&] { return static_cast<char*>(caller_.take(panels.count * size)); };
     char* x = take_panels();
     char* y = take_panels();
@@ -182,27 +216,27 @@ class UnpackedForward : Unpacked {
     for (char*& room : kept) room = take_panels();
     int kept_count = 0;
     share_features(layers_[0].in_features, 0, [&](int64_t panel, int64_t first, int64_t end) {
-      kernels_.read(input, rows_of(panel), first, end, x + panel * size);
+      panels_.read(input, rows_of(panel), first, end, x + panel * size);
     });
     for (const UnpackedLayer& layer : layers_) {
-      const bool has_steps = layer.step_count > 0 || layer.end != UnpackedEnd::none;
+      const bool with_steps = has_steps(layer);
       const bool is_last = &layer == &layers_.back();
       const auto write = [&](int64_t panel, int64_t first, int64_t end) {
-        if (is_last) kernels_.write(y + panel * size, output, rows_of(panel), first, end);
+        if (is_last) panels_.write(y + panel * size, output, rows_of(panel), first, end);
       };
       if (layer.only_steps) std::swap(x, y);
       share_features(layer.out_features, layer.only_steps ? 0 : layer.in_features,
                      [&](int64_t panel, int64_t first, int64_t end) {
-                       kernels_.product(layer, rows_of(panel), first, end, x + panel * size, y + panel * size);
-                       if (!has_steps) write(panel, first, end);
+                       panels_.product(layer, rows_of(panel), first, end, x + panel * size, y + panel * size);
+                       if (!with_steps) write(panel, first, end);
                      });
-      if (has_steps) {
+      if (with_steps) {
         if (layer.end == UnpackedEnd::add) --kept_count;
         char* const kept_panels = layer.end == UnpackedEnd::none ? nullptr : kept[kept_count];
         if (layer.end == UnpackedEnd::residual) ++kept_count;
         share(caller_, panels.count, 1, [&](int64_t begin, int64_t end) {
           for (int64_t panel = begin; panel < end; ++panel) {
-            kernels_.steps(layer, rows_of(panel), y + panel * size, kept_panels ? kept_panels + panel * size : nullptr);
+            panels_.steps(layer, rows_of(panel), y + panel * size, kept_panels ? kept_panels + panel * size : nullptr);
             write(panel, 0, layer.out_features);
           }
         });
@@ -217,7 +251,7 @@ class UnpackedForward : Unpacked {
 class UnpackedBackward : Unpacked {
  public:
   UnpackedBackward(Caller& caller, const MlpCall& mlp, ConstRows input, ConstRows grad_output, Rows input_grad)
-      : Unpacked(caller, mlp), units_(units()) {
+      : Unpacked(caller, mlp, /*as_stored=*/false), units_(units()) {
     size_t first_layer = 0;  // the lowest that has something to compute
     while (!input_grad.data && first_layer < mlp.layers.size() && !wants_parameters(mlp.layers[first_layer])) {
       ++first_layer;
@@ -234,7 +268,7 @@ class UnpackedBackward : Unpacked {
     elements += numbers;
     const int64_t size = accumulator_size(dtype_);
     char* const sums = static_cast<char*>(caller.take(units_.count * elements * size));
-    share_parts(units_.count, 2, network_.backward_room() + numbers * kernels_.vector,
+    share_parts(units_.count, 2, (network_.backward_room() + numbers * kernels_.vector) * size,
                 [&](int64_t first, int64_t last, void* room) {
                   for (int64_t unit = first; unit < last; ++unit) {
                     const int64_t row = units_.begin(unit) * kernels_.vector;
