@@ -64,7 +64,7 @@ constexpr Faster table[] = {
     {Cpu::zen4, Operands::float32, Pass::backward, 2, any, large_weights},
     {Cpu::zen4, Operands::pairs, Pass::forward, 1, 32, any},
     {Cpu::zen4, Operands::pairs, Pass::forward, 1, any, large_weights},
-    {Cpu::zen4, Operands::pairs, Pass::backward, 1, 64, large_weights / 16},
+    {Cpu::zen4, Operands::pairs, Pass::backward, 1, many_rows, 3 * large_weights / 8},
     {Cpu::other, Operands::float64, Pass::forward, 32, any, any},
     {Cpu::other, Operands::float64, Pass::backward, 32, any, any},
     {Cpu::other, Operands::float32, Pass::forward, 1, any, any},
@@ -149,19 +149,20 @@ int64_t most_features(const at::Tensor& input, at::TensorList weights) {
   return most;
 }
 
+// Whether weights are multiplied where they lie.
+bool takes_as_stored(const at::Tensor& input) {
+  return input.element_size() > 2 || unpacked_kernels(dtype_of(input)).stored.product;
+}
+
 // Whether a network's rows can go through all layers in vectors.
 bool can_go_in_vectors(const at::Tensor& input, at::TensorList weights) {
   if (!has_own_products(input)) return false;
   const UnpackedKernels& kernels = unpacked_kernels(dtype_of(input));
   const auto [rows, elements] = shape_of(input, weights);
-  // A layer by itself is turned around for nothing but its own product.
-  const int64_t least = weights.size() > 1 || wanted_products() == Products::unpacked ? 1 : large_weights / 4 + 1;
-  return kernels.numbers.product && rows >= kernels.vector && elements >= least;
-}
-
-// Whether weights are multiplied where they lie.
-bool takes_as_stored(const at::Tensor& input) {
-  return input.element_size() > 2 || unpacked_kernels(dtype_of(input)).stored.product;
+  // A layer by itself is turned around for nothing but its own product. Measured.
+  const int64_t most_packed = input.element_size() > 2 ? large_weights / 4 : large_weights / 8;
+  const bool is_worth_it = weights.size() > 1 || elements > most_packed || wanted_products() == Products::unpacked;
+  return kernels.numbers.product && rows >= kernels.vector && is_worth_it;
 }
 
 // Whether networks of more features do so in the forward pass. Weights that would have to be converted before do not.
