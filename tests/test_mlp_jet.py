@@ -248,10 +248,93 @@ def test_jacobian_and_divergence(device):
     torch.testing.assert_close(mlp.jacobian(x), expected)
     value, divergence = mlp.divergence(x)
     torch.testing.assert_close(value, plain(mlp, x))
-    exact = expected.diagonal(dim1=-2, dim2=-1).sum(-1)
+    exact = of_divergence(expected)
     torch.testing.assert_close(divergence, exact)
     axes = torch.eye(4, dtype=x.dtype, device=device)
     torch.testing.assert_close(sum(mlp.divergence(x, axis.expand_as(x))[1] for axis in axes), exact)
+
+
+def of_divergence(jacobian):
+    return jacobian.diagonal(dim1=-2, dim2=-1).sum(-1)
+
+
+@every_dtype
+@pytest.mark.parametrize("name", ["mlp_divergence", "mlp_jacobian"])
+@once
+@given(st.data())
+def test_first_derivatives(device, dtype, name, data):
+    """The Jacobian, in forward and in reverse mode, or its trace, in every form that it has; and the gradients."""
+    inputs = data.draw(features.filter(bool))
+    outputs = inputs if name == "mlp_divergence" else data.draw(features)
+    hidden_sizes = data.draw(st.lists(features, max_size=3))
+    points = data.draw(st.sampled_from([(), (0,), (1,), (7,), (3, 5), (40,)]))
+    biased = data.draw(st.booleans())
+    hidden, last = data.draw(st.sampled_from(SMOOTH)), data.draw(st.sampled_from(["identity", *SMOOTH]))
+    weights, biases = network((inputs, *hidden_sizes, outputs), dtype, device, biased=biased)
+    x = random_tensor((*points, inputs), dtype, device, 7)
+    leaves = [leaf.requires_grad_() for leaf in (x, *interleaved(weights, biases))]
+    references = [wide(leaf).requires_grad_() for leaf in leaves]
+    jet_of = mlp_jet_reference(inputs, [biased] * len(weights), activation(hidden), activation(last))
+    directions = torch.eye(inputs, dtype=torch.float64).expand(*points, inputs, inputs)
+    jet = jet_of(torch.cat([references[0].unsqueeze(-2), directions], -2), *references[1:])
+    value, jacobian = jet[..., 0, :], jet[..., 1:, :].mT
+    expected = value, of_divergence(jacobian) if name == "mlp_divergence" else jacobian
+    function = getattr(fastops.functional, name)
+    results = function(x, weights, biases, hidden, last)
+    assert_close(results[0].detach(), value.detach(), dtype, "value")
+    terms = inputs * jacobian.detach()  # of a divergence
+    assert_close(results[1].detach(), expected[1].detach(), dtype, name, (terms,))
+    with torch.no_grad():
+        for result, again in zip(expected, function(x, weights, biases, hidden, last), strict=True):
+            assert_close(again, result.detach(), dtype, f"{name} without a graph", (terms,))
+    grads = [random_tensor(tuple(result.shape), dtype, device, 20 + i) for i, result in enumerate(results)]
+    gradients = torch.autograd.grad(results, leaves, grads, allow_unused=True)
+    wanted = torch.autograd.grad(expected, references, [wide(grad) for grad in grads], allow_unused=True)
+    # Their terms are larger than they are.
+    largest = max((tensor.abs().max() for tensor in wanted if tensor is not None and tensor.numel()), default=terms)
+    for i, (one, other) in enumerate(zip(gradients, wanted, strict=True)):
+        assert one is None or other is not None or not one.any()
+        if other is not None:
+            one = torch.zeros_like(leaves[i]) if one is None else one
+            assert_close(one, other, dtype, f"gradient {i}", (math.prod((1, *points)) ** 0.5 * largest.detach(),))
+
+
+FIRST_DERIVATIVES = [
+    *(("mlp_divergence", sizes) for sizes in ((3, 3), (3, 4, 3), (3, 4, 5, 3), (3, 4, 5, 4, 3))),
+    *(("mlp_jacobian", sizes) for sizes in ((5, 1), (4, 3, 1), (5, 4, 3, 2), (2, 3, 1))),
+]
+
+
+@pytest.mark.parametrize(("name", "sizes"), FIRST_DERIVATIVES, ids=str)
+@pytest.mark.parametrize("last", ["identity", "silu"])
+def test_derivatives_of_first_derivatives(device, name, sizes, last):
+    """Of the first and the second order; of points under vmap, of an ensemble, and under autocast."""
+    weights, biases = network(sizes, WIDEST, device)
+    x = random_tensor((2, sizes[0]), WIDEST, device, 7)
+    count = len(weights)
+
+    def compute(x, *parameters):
+        function = getattr(fastops.functional, name)
+        return function(x, list(parameters[:count]), list(parameters[count:]), "tanh", last)
+
+    for mode in (torch.enable_grad, torch.no_grad):
+        with mode():
+            results = compute(x, *weights, *biases)
+            each = torch.func.vmap(lambda point: compute(point, *weights, *biases))(x)
+            torch.testing.assert_close(each, results)
+            stacked = [torch.stack([tensor, 2 * tensor]) for tensor in (*weights, *biases)]
+            members = compute(x.expand(2, *x.shape), *stacked)
+            twice = compute(x, *(2 * tensor for tensor in (*weights, *biases)))
+            torch.testing.assert_close(members, tuple(torch.stack(both) for both in zip(results, twice, strict=True)))
+            narrow = [tensor.float() for tensor in (x, *weights, *biases)]
+            with torch.autocast(device.type, torch.bfloat16):
+                for one, other in zip(compute(*narrow), results, strict=True):
+                    assert one.dtype == torch.bfloat16
+                    torch.testing.assert_close(one.to(WIDEST), other, atol=0.1, rtol=0.1)
+    if torch.float64 == WIDEST:
+        leaves = [tensor.requires_grad_() for tensor in (x, *weights, *biases)]
+        assert torch.autograd.gradcheck(compute, leaves)
+        assert torch.autograd.gradgradcheck(compute, leaves)
 
 
 @pytest.mark.parametrize("shape", [(3,), (5, 3), (2, 4, 3), (0, 3)], ids=str)
@@ -364,8 +447,13 @@ def test_errors_of_the_functions(device):
     with pytest.raises(ValueError, match="directions of each point must have shape"):
         jet(x, eye.expand(4, 3, 3), weights, biases, "tanh")
     mlp = model(device, 3, 8, 2)
-    with pytest.raises(ValueError, match="as many outputs as inputs, but has 2 outputs and 3 inputs"):
-        mlp.divergence(x)
+    for divergence in (mlp.divergence, lambda x: fastops.functional.mlp_divergence(x, weights, biases)):
+        with pytest.raises(ValueError, match="as many outputs as inputs, but has 2 outputs and 3 inputs"):
+            divergence(x)
+    with pytest.raises(ValueError, match="weights"):
+        fastops.functional.mlp_divergence(x, [])
+    with pytest.raises(ValueError, match=r"weights\[1\]"):
+        fastops.functional.mlp_divergence(x, [weights[0], weights[0]])
     with pytest.raises(ValueError, match="probe must have the input's shape"):
         model(device, 3, 8, 3).divergence(x, x[0])
     mlp[0].register_forward_hook(lambda *_: None)

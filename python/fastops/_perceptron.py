@@ -44,10 +44,10 @@ class Perceptron(nn.Sequential):
             RuntimeError: the modules are no plain MLP: there is active dropout, the activations differ, or one has
                 hooks.
         """
-        derivatives = self._derivatives(input, laplacians=True)
-        if derivatives is not None:
-            value, gradient, laplacian = derivatives
-            return value, gradient, laplacian
+        if not is_compiling() and not self.residual:
+            results = _C.laplacians_of_modules(input, self._modules, self._is_ensemble)
+            if results is not None:
+                return results
         input, network = self._plain("value_gradient_laplacian", input)
         return functional.mlp_laplacian(input, **network)
 
@@ -55,7 +55,8 @@ class Perceptron(nn.Sequential):
     def jacobian(self, input: Tensor) -> Tensor:
         """The derivatives of the outputs in the input, [..., out_features, in_features].
 
-        In forward mode: in the time of 1 + in_features forward passes, and less memory than in reverse mode.
+        In the time of 1 + in_features forward passes, or in reverse mode where the outputs are fewer
+        (:func:`fastops.functional.mlp_jacobian`).
 
         Args:
             input: points [..., in_features].
@@ -63,9 +64,6 @@ class Perceptron(nn.Sequential):
         Raises:
             RuntimeError: as :meth:`value_gradient_laplacian`.
         """
-        derivatives = self._derivatives(input, laplacians=False)
-        if derivatives is not None:
-            return derivatives[1]
         input, network = self._plain("jacobian", input)
         return functional.mlp_jacobian(input, **network)[1]
 
@@ -79,7 +77,9 @@ class Perceptron(nn.Sequential):
 
         Args:
             input: points [..., features]; the outputs are as many.
-            probe: of the input's shape; None for the exact divergence, from 1 + features rows a point.
+            probe: of the input's shape; None for the exact divergence, which is little more work than the outputs with
+                one or two hidden layers (:func:`fastops.functional.mlp_divergence`), and 1 + features times that with
+                more.
 
         Returns:
             [..., features] and [...].
@@ -96,8 +96,7 @@ class Perceptron(nn.Sequential):
                 f"{weights[0].size(-1)} inputs"
             )
         if probe is None:
-            value, jacobian = functional.mlp_jacobian(input, **network)
-            return value, jacobian.diagonal(dim1=-2, dim2=-1).sum(-1)
+            return functional.mlp_divergence(input, **network)
         if probe.shape != input.shape:
             raise ValueError(
                 f"{owner}: probe must have the input's shape {list(input.shape)}, but has {list(probe.shape)}"
@@ -113,13 +112,6 @@ class Perceptron(nn.Sequential):
     def _network(self) -> Network | None:
         """The modules as one network, where they are."""
         raise NotImplementedError
-
-    @torch.jit.unused
-    def _derivatives(self, input: Tensor, laplacians: bool) -> tuple[Tensor, ...] | None:
-        """Those of the modules without Python's side of the ops; None where that is not possible."""
-        if is_compiling() or self.residual:
-            return None
-        return _C.derivatives_of_modules(input, self._modules, self._is_ensemble, laplacians)
 
     @torch.jit.unused
     def _plain(self, method: str, input: Tensor) -> tuple[Tensor, dict[str, Any]]:

@@ -115,7 +115,10 @@ def mlp_jacobian(
     params: list[float] | None = None,
     output_params: list[float] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """:func:`mlp` and the derivatives of all outputs in all inputs, in one forward pass of 1 + in_features rows.
+    """:func:`mlp` and the derivatives of all outputs in all inputs.
+
+    In forward mode, with 1 + in_features rows of each point in one pass; or in reverse mode, with a row for each output
+    on the way back through the layers, where the inputs are three or more and at least twice as many.
 
     Args:
         input: points [..., in_features].
@@ -127,11 +130,160 @@ def mlp_jacobian(
     Raises:
         TypeError, ValueError: as :func:`mlp`.
     """
+    features = _features(input, weights)
+    if features[0] > 2 and features[-1] > 0 and features[0] >= 2 * features[-1]:
+        return _jacobian_in_reverse(
+            input,
+            weights,
+            biases_of(weights, biases),
+            activation,
+            output_activation,
+            list_of(params),
+            list_of(output_params),
+        )
     directions = torch.eye(input.size(-1), dtype=input.dtype, device=input.device)
     value, first, _ = mlp_jet(
         input, directions, weights, biases, activation, output_activation, params, output_params, order=1
     )
     return value, first.transpose(-2, -1)
+
+
+def _features(input: Tensor, weights: list[Tensor]) -> list[int]:
+    """Those of the input and of each layer; -1 from where on one does not fit, as the ops say."""
+    features = [input.size(-1) if input.dim() > 0 else -1]
+    for weight in weights:
+        fits = weight.dim() > 1 and weight.size(-1) == features[-1]
+        features.append(weight.size(-2) if fits else -1)
+    return features
+
+
+def _linear(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """A linear layer, or those of an ensemble."""
+    if weight.dim() == 2:
+        return torch.ops.fastops.linear_act(input, weight, bias, "identity")
+    return torch.ops.fastops.mlp(input, [weight], [bias], "identity")
+
+
+def _slope(z: Tensor, activation: str, params: list[float]) -> Tensor:
+    """The activation's derivative."""
+    return torch.ops.fastops.activation_backward(torch.ones_like(z), z, activation, params)
+
+
+def _jacobian_in_reverse(
+    input: Tensor,
+    weights: list[Tensor],
+    biases: list[Tensor | None],
+    activation: str,
+    output_activation: str,
+    params: list[float],
+    output_params: list[float],
+) -> tuple[Tensor, Tensor]:
+    is_plain = weights[-1].size(-2) == 1 and not torch.is_grad_enabled()
+    if not torch.jit.is_scripting():
+        # The trace has no lists of optional tensors, and these ops are beneath autocast.
+        is_plain = is_plain and not torch.jit.is_tracing() and not torch.is_autocast_enabled(input.device.type)
+    if is_plain:
+        value, saved = torch.ops.fastops.mlp_forward(
+            input, weights, biases, activation, output_activation, params, output_params
+        )
+        mask = [True] + [False] * (2 * len(weights))
+        gradients = torch.ops.fastops.mlp_backward(
+            torch.ones_like(value),
+            input,
+            weights,
+            biases,
+            value,
+            saved,
+            activation,
+            output_activation,
+            params,
+            output_params,
+            mask,
+        )
+        return value, gradients[0].unsqueeze(-2)
+    # Where the result is differentiated, so are these ops, in less time than those would be.
+    value = input
+    sums: list[Tensor] = []
+    for i in range(len(weights)):
+        if i > 0:
+            value = torch.ops.fastops.bias_act(value, None, activation, params)
+        value = _linear(value, weights[i], biases[i])
+        sums.append(value)
+    last = weights[-1].to(value.dtype)  # another one under autocast
+    members = list(last.shape[:-2])
+    points = list(input.shape[:-1])
+    rows = last.view(members + [1] * (len(points) - len(members)) + list(last.shape[-2:]))
+    rows = rows.expand(points + list(last.shape[-2:]))
+    if output_activation != "identity":
+        rows = rows * _slope(value, output_activation, output_params).unsqueeze(-1)
+        value = torch.ops.fastops.bias_act(value, None, output_activation, output_params)
+    for i in range(len(weights) - 2, -1, -1):
+        if last.size(-2) == 1:
+            z = sums[i].unsqueeze(-2)
+            rows = torch.ops.fastops.activation_backward(rows.contiguous(), z, activation, params)
+        else:
+            rows = rows * _slope(sums[i], activation, params).unsqueeze(-2)
+        rows = torch.matmul(rows, weights[i]) if not members else _linear(rows, weights[i].mT, None)
+    return value, rows
+
+
+def mlp_divergence(
+    input: Tensor,
+    weights: list[Tensor],
+    biases: list[Tensor | None] | None = None,
+    activation: str = "relu",
+    output_activation: str = "identity",
+    params: list[float] | None = None,
+    output_params: list[float] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """:func:`mlp` with as many outputs as inputs, and its divergence, the trace of its Jacobian.
+
+    The Jacobian is a product of the weights ``W`` and of diagonal matrices with the activations' derivatives
+    ``d = f'(z)``. With one or two of these, its trace is a linear or a bilinear form of them, whose matrix is made once
+    for all points: ``d2 @ (W2 * (W1 @ W3).T) @ d1`` for two hidden layers, which is as much work as the values are. (Of
+    a network with one hidden layer: Onken et al., OT-Flow: Fast and Accurate Continuous Normalizing Flows via Optimal
+    Transport, 2021.) With more, it is the sum of the Jacobian's diagonal, from 1 + in_features rows a point.
+
+    Args:
+        input: points [..., features].
+        weights, biases, activation, output_activation, params, output_params: as of :func:`mlp`.
+
+    Returns:
+        The values [..., features] and the divergence [...].
+
+    Raises:
+        TypeError: as :func:`mlp`.
+        ValueError: the outputs are not as many as the inputs, or as :func:`mlp`.
+    """
+    count = len(weights)
+    features = _features(input, weights)
+    if count > 0 and features[-1] >= 0 and features[-1] != features[0]:
+        raise ValueError(
+            f"fastops.mlp_divergence: it needs as many outputs as inputs, but has {features[-1]} outputs and "
+            f"{features[0]} inputs"
+        )
+    activates_output = output_activation != "identity"
+    activations = count if activates_output else count - 1
+    if features[-1] < 0 or activations < 1 or activations > 2:
+        value, jacobian = mlp_jacobian(input, weights, biases, activation, output_activation, params, output_params)
+        return value, jacobian.diagonal(dim1=-2, dim2=-1).sum(-1)
+    layer_biases = biases_of(weights, biases)
+    value = input
+    derivatives: list[Tensor] = []
+    for i in range(count):
+        value = _linear(value, weights[i], layer_biases[i])
+        if i < activations:
+            name, numbers = (
+                (activation, list_of(params)) if i + 1 < count else (output_activation, list_of(output_params))
+            )
+            derivatives.append(_slope(value, name, numbers))
+            value = torch.ops.fastops.bias_act(value, None, name, numbers)
+    if activations == 1:
+        diagonal = (weights[0] * weights[1].mT).sum(-1) if count == 2 else weights[0].diagonal(dim1=-2, dim2=-1)
+        return value, _linear(derivatives[0], diagonal.unsqueeze(-2), None).squeeze(-1)
+    # What lies between the second activation and the first one, around the trace.
+    around = weights[0] if activates_output else weights[0] @ weights[2]
+    return value, (_linear(derivatives[0], weights[1] * around.mT, None) * derivatives[1]).sum(-1)
 
 
 def mlp_laplacian(

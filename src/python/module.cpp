@@ -138,9 +138,9 @@ py::object mlp_of_modules(py::handle input, const py::dict& modules, bool checkp
   return py::cast(std::move(output));
 }
 
-// The outputs of such modules, their Jacobians in the input and, if `laplacians`, these in one pass (mlp_jet): what
-// mlp_jacobian and mlp_laplacian of python/fastops/_propagation.py give; None if one of the modules is not plain.
-py::object derivatives_of_modules(py::handle input, const py::dict& modules, bool ensemble, bool laplacians) {
+// The outputs of such modules, their Jacobians in the input and their Laplacians in one pass (mlp_jet): what
+// mlp_laplacian of python/fastops/_propagation.py gives; None if one of the modules is not plain.
+py::object laplacians_of_modules(py::handle input, const py::dict& modules, bool ensemble) {
   if (!plain::is_eager(input)) return py::none();
   const auto network = plain::network(modules, ensemble);
   Tensor x = tensor_in(input.ptr());
@@ -153,20 +153,15 @@ py::object derivatives_of_modules(py::handle input, const py::dict& modules, boo
     const int64_t features = x.size(-1);
     std::vector<int64_t> sizes = x.sizes().vec();
     sizes.insert(sizes.end() - 1, features);
-    std::vector<Tensor> rows = {x.unsqueeze(-2), at::eye(features, x.options()).expand(sizes)};
-    std::vector<int64_t> counts = {1, features};
-    if (laplacians) {
-      sizes.end()[-2] = 1;
-      rows.push_back(at::zeros({1}, x.options()).expand(sizes));
-      counts.push_back(1);
-    }
-    const Tensor points = at::cat(rows, -2);
+    const Tensor directions = at::eye(features, x.options()).expand(sizes);
+    sizes.end()[-2] = 1;
+    const Tensor points = at::cat({x.unsqueeze(-2), directions, at::zeros({1}, x.options()).expand(sizes)}, -2);
     const Tensor jets = call_op(MlpJet{
         {points, features, weights, biases, hidden.name, last.name, hidden.params, last.params, /*trace_weights=*/{}}});
-    results = jets.split_with_sizes(counts, -2);
+    results = jets.split_with_sizes({1, features, 1}, -2);
     results[0] = results[0].squeeze(-2);
     results[1] = results[1].transpose(-2, -1);
-    if (laplacians) results[2] = results[2].squeeze(-2);
+    results[2] = results[2].squeeze(-2);
   }
   return py::tuple(py::cast(std::move(results)));
 }
@@ -292,7 +287,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("network_of_modules", wrap_pybind_function(network_of_modules), py::arg("input"), py::arg("modules"),
         py::arg("residual"), py::arg("checkpoint"), py::arg("may_drop"));
   m.def("ensemble_of_modules", wrap_pybind_function(mlp_of_modules<true>));
-  m.def("derivatives_of_modules", wrap_pybind_function(derivatives_of_modules));
+  m.def("laplacians_of_modules", wrap_pybind_function(laplacians_of_modules));
   m.def("gated_mlp_of_modules", wrap_pybind_function(gated_mlp_of_modules));
   m.def("packed_mlp_of_modules", wrap_pybind_function(packed_mlp_of_modules));
   m.def("linear_act_of_modules", wrap_pybind_function(linear_act_of_modules));
