@@ -157,6 +157,36 @@ class _DivergenceByPropagation(Divergence):
         return torch.cat([value, divergence.unsqueeze(1)], 1)
 
 
+class Gradient(Derivative):
+    """The gradient of a number, as of an energy: forces."""
+
+    def forward(self, points: Tensor) -> Tensor:
+        with torch.inference_mode(False), torch.enable_grad():
+            x = points.clone().requires_grad_()
+            return torch.autograd.grad(self.network(x).sum(), x, create_graph=True)[0]
+
+    def by_fastops(self) -> nn.Module:
+        return _GradientOfMlp(by_fastops(self.network))
+
+    def by_transforms(self) -> nn.Module | None:
+        return _GradientByTransforms(self.network)
+
+
+class _GradientByTransforms(Gradient):
+    """By torch.func.jacrev of each point."""
+
+    def forward(self, points: Tensor) -> Tensor:
+        with torch.inference_mode(False):
+            return torch.func.vmap(torch.func.jacrev(self.network))(points.clone()).squeeze(1)
+
+
+class _GradientOfMlp(Gradient):
+    def forward(self, points: Tensor) -> Tensor:
+        network = self.network
+        assert isinstance(network, fastops.nn.MLP)
+        return network.jacobian(points).squeeze(1)
+
+
 class Ensemble(nn.Module):
     """Networks of one form with stacked parameters, as batched products."""
 

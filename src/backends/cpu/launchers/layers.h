@@ -98,12 +98,12 @@ class LayersBackward : Layers<Form> {
         input_(input),
         grad_output_(grad_output, layers_.back().out_features, dtype_),
         input_grad_(input_grad),
+        first_layer_(first_layer(layers_, input_grad.data != nullptr)),
         products_(caller, layers_.size(), Product{}),
         dz_(caller, layers_.size(), Rows{nullptr, 0}),
         values_(caller, layers_.size(), Rows{nullptr, 0}),
         arguments_(caller, layers_.size()) {
     const size_t layers = layers_.size();
-    while (!input_grad_.data && first_layer_ < layers && !wants_parameters(layers_[first_layer_])) ++first_layer_;
     if (first_layer_ == layers) return;
     const bool through_last = layers_.back().activation != Activation::identity;
     grad_output_.take(caller, through_last ? computed(dtype_) : operand(dtype_), this->chunk_rows());
@@ -179,11 +179,11 @@ class LayersBackward : Layers<Form> {
             unit_};
   }
 
-  size_t first_layer_ = 0;  // the lowest that has something to compute
   int64_t unit_;
   ConstRows input_;
   LeftHand grad_output_;
   Rows input_grad_;
+  size_t first_layer_;
   List<Product> products_;
   List<Rows> dz_;
   ConstRows zeros_{nullptr, 0};

@@ -30,11 +30,9 @@ class PlainLayersBackward {
         input_(input),
         grad_output_(grad_output),
         input_grad_(input_grad),
+        first_layer_(first_layer(layers_, input_grad.data != nullptr)),
         sums_(caller, layers_.size()),
         weights_(caller, layers_.size()) {
-    while (!input_grad.data && first_layer_ < layers_.size() && !wants_parameters(layers_[first_layer_])) {
-      ++first_layer_;
-    }
     if (first_layer_ == layers_.size()) return;
     int64_t widest = 1;
     int64_t operations = 0;
@@ -83,6 +81,8 @@ class PlainLayersBackward {
   // Whether the gradients of z take the place of those of f(z).
   bool are_in_place() const { return operand(dtype_) == computed(dtype_); }
 
+  // Whether products take the gradients of z otherwise than they are computed.
+  bool prepares_left() const { return kernels_.prepare && operands_as_stored(dtype_); }
   // A matrix as products take it: in the room for that, unless they take it as it is.
   ConstRows prepared(ConstRows matrix, int64_t rows, int64_t columns, Rows room) const {
     if (!kernels_.prepare) return matrix;
@@ -111,25 +111,25 @@ class PlainLayersBackward {
   // Where a block of rows goes through the layers.
   struct Room {
     Rows grad, next_grad;  // of f(z), in the type that is computed with
-    Rows dz;               // the gradients of z, in the storage type, where they are not in place
     Rows values;           // f(z) of the layers that keep z, in the storage type
+    Rows dz;               // the gradients of z, in the storage type, where they are not in place
     Rows left, right;      // what is multiplied for a weight's gradient, where that has to be prepared
+    int64_t bytes;
   };
-  int64_t bytes_of_row() const {
-    return (3 * stride_ + operand_stride_) * size_ + 2 * stored_stride_ * element_size(dtype_);
-  }
-  Room room_of(void* memory, int64_t rows) const {
-    const auto take = [&](int64_t stride, int64_t size, int64_t at_once) {
-      return Rows{std::exchange(memory, static_cast<char*>(memory) + rows * stride * size), stride * at_once};
+  Room room_of(char* memory, int64_t rows) const {
+    Room room{};
+    const auto take = [&](int64_t stride, int64_t size, int64_t at_once = 1) {
+      char* const place = memory ? memory + room.bytes : nullptr;
+      room.bytes += rows * stride * size;
+      return Rows{place, stride * at_once};
     };
     const int64_t stored = element_size(dtype_);
-    Room room;
-    room.grad = take(stride_, size_, 1);
-    room.next_grad = take(stride_, size_, 1);
-    room.dz = take(stored_stride_, stored, 1);
-    room.values = take(stored_stride_, stored, 1);
-    room.left = take(stride_, size_, kernels_.at_once);
-    room.right = take(operand_stride_, size_, kernels_.at_once);
+    room.grad = take(stride_, size_);
+    room.next_grad = take(stride_, size_);
+    room.values = take(stored_stride_, stored);
+    if (!are_in_place()) room.dz = take(stored_stride_, stored);
+    if (prepares_left()) room.left = take(stride_, size_, kernels_.at_once);
+    if (kernels_.prepare) room.right = take(operand_stride_, size_, kernels_.at_once);
     return room;
   }
 
@@ -142,7 +142,7 @@ class PlainLayersBackward {
     constexpr int64_t block_bytes = 96 * 1024;
     const int64_t most_rows = std::clamp<int64_t>(block_bytes / (stride_ * size_), 32, 128);
     const int64_t block_rows = std::max<int64_t>(1, most_rows / unit_) * unit_;
-    const int64_t bytes_of_block = block_rows * bytes_of_row();
+    const int64_t bytes_of_block = room_of(nullptr, block_rows).bytes;
     auto* const rooms = static_cast<char*>(caller_.take(threads * bytes_of_block));
     // Sums that are transposed are read in whole squares, behind the last row, too.
     const int64_t square = kernels_.vector * stride_;
@@ -189,7 +189,7 @@ class PlainLayersBackward {
     ConstRows dz = last_gradient(row, rows, room);
     for (size_t i = layers_.size(); i-- > first_layer_;) {
       const Layer& layer = layers_[i];
-      const bool prepares = layer.weight_grad && operands_as_stored(dtype_);
+      const bool prepares = layer.weight_grad && prepares_left();
       const ConstRows left = prepares ? prepared(dz, rows, layer.out_features, room.left) : dz;
       const auto add_to_weight = [&](ConstRows input) {
         add_to_gradient(left, prepared(input, rows, layer.in_features, room.right), rows, layer, sums_[i], sums, add);
@@ -313,7 +313,7 @@ class PlainLayersBackward {
   ConstRows input_;
   ConstRows grad_output_;
   Rows input_grad_;
-  size_t first_layer_ = 0;  // the lowest that has something to compute
+  size_t first_layer_;
   List<Sums> sums_;
   List<ConstRows> weights_;     // as products take them
   int64_t elements_ = 0;        // of the sums of a part, in whole vectors

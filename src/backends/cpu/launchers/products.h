@@ -1,6 +1,8 @@
 // Chains of matrix products, shared among threads: what mlp and gated_mlp are made of.
 #pragma once
 
+#include <algorithm>
+
 #include "backends/cpu/launchers/share.h"
 
 namespace fastops::cpu {
@@ -53,6 +55,14 @@ void run_stages(Caller& caller, std::span<const Stage> stages, Dtype dtype, int6
 
 // Whether a gradient of the layer's parameters is wanted.
 inline bool wants_parameters(const Linear& layer) { return layer.weight_grad || layer.bias_grad; }
+// The lowest layer that has something to compute in the backward pass, or the number of layers.
+inline size_t first_layer(std::span<const Layer> layers, bool wants_input) {
+  const auto wants_any = [](const Layer& layer) {
+    const auto of_step = [](const RowStepGradients& step) { return step.weight || step.bias; };
+    return wants_parameters(layer) || std::any_of(layer.step_gradients.begin(), layer.step_gradients.end(), of_step);
+  };
+  return wants_input ? 0 : std::find_if(layers.begin(), layers.end(), wants_any) - layers.begin();
+}
 
 // The gradients of a linear layer's parameters: weight = dz.T @ input, bias = the sums of dz's columns.
 struct ParameterGradients {

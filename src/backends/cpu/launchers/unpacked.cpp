@@ -252,15 +252,12 @@ class UnpackedBackward : Unpacked {
  public:
   UnpackedBackward(Caller& caller, const MlpCall& mlp, ConstRows input, ConstRows grad_output, Rows input_grad)
       : Unpacked(caller, mlp, /*as_stored=*/false), units_(units()) {
-    size_t first_layer = 0;  // the lowest that has something to compute
-    while (!input_grad.data && first_layer < mlp.layers.size() && !wants_parameters(mlp.layers[first_layer])) {
-      ++first_layer;
-    }
-    if (first_layer == mlp.layers.size()) return;
-    const auto layers = mlp.layers.subspan(first_layer);
+    const size_t lowest = first_layer(mlp.layers, input_grad.data != nullptr);
+    if (lowest == mlp.layers.size()) return;
+    const auto layers = mlp.layers.subspan(lowest);
     int64_t elements = 0;  // of all gradients of parameters
     int64_t numbers = 0;   // of those of vectors
-    for (size_t i = first_layer; i < mlp.layers.size(); ++i) {
+    for (size_t i = lowest; i < mlp.layers.size(); ++i) {
       const Layer& layer = mlp.layers[i];
       if (layer.weight_grad) elements += in_vectors(layer.in_features) * layer.out_features;
       numbers += layers_[i].vector_sums() * layer.out_features;
@@ -273,7 +270,7 @@ class UnpackedBackward : Unpacked {
                   for (int64_t unit = first; unit < last; ++unit) {
                     const int64_t row = units_.begin(unit) * kernels_.vector;
                     const int64_t end = std::min(rows_, units_.end(unit) * kernels_.vector);
-                    kernels_.backward(network_, static_cast<int>(first_layer), {input, grad_output, input_grad}, row,
+                    kernels_.backward(network_, static_cast<int>(lowest), {input, grad_output, input_grad}, row,
                                       end - row, sums + unit * elements * size, room);
                   }
                 });
@@ -302,11 +299,6 @@ class UnpackedBackward : Unpacked {
 
  private:
   int64_t in_vectors(int64_t n) const { return (n + kernels_.vector - 1) / kernels_.vector * kernels_.vector; }
-  static bool wants_parameters(const Layer& layer) {
-    return layer.weight_grad || layer.bias_grad ||
-           std::any_of(layer.step_gradients.begin(), layer.step_gradients.end(),
-                       [](const RowStepGradients& step) { return step.weight || step.bias; });
-  }
 
   // Rows, in vectors, are summed up in units, and then those, one after another. Their number, and with it every bit of
   // the result, does not depend on the threads.
