@@ -246,6 +246,7 @@ def test_jacobian_and_divergence(device):
     x = random_tensor((2, 3, 4), WIDEST, device, 3)
     expected = torch.func.vmap(torch.func.vmap(torch.func.jacrev(lambda p: plain(mlp, p))))(x)
     torch.testing.assert_close(mlp.jacobian(x), expected)
+    torch.testing.assert_close(mlp.value_jacobian(x), (plain(mlp, x), expected))
     value, divergence = mlp.divergence(x)
     torch.testing.assert_close(value, plain(mlp, x))
     exact = of_divergence(expected)

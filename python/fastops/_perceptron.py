@@ -52,18 +52,27 @@ class Perceptron(nn.Sequential):
         return functional.mlp_laplacian(input, **network)
 
     @torch.jit.unused
-    def jacobian(self, input: Tensor) -> Tensor:
-        """The derivatives of the outputs in the input, [..., out_features, in_features].
+    def value_jacobian(self, input: Tensor) -> tuple[Tensor, Tensor]:
+        """The outputs and their derivatives in the input (:func:`fastops.functional.mlp_jacobian`).
 
-        In the time of 1 + in_features forward passes, or in reverse mode where the outputs are fewer
-        (:func:`fastops.functional.mlp_jacobian`).
+        In the time of 1 + in_features forward passes, or in reverse mode where the outputs are fewer: the gradient of
+        one output takes two or three.
 
         Args:
             input: points [..., in_features].
 
+        Returns:
+            [..., out_features] and [..., out_features, in_features].
+
         Raises:
             RuntimeError: as :meth:`value_gradient_laplacian`.
         """
+        input, network = self._plain("value_jacobian", input)
+        return functional.mlp_jacobian(input, **network)
+
+    @torch.jit.unused
+    def jacobian(self, input: Tensor) -> Tensor:
+        """The Jacobian of :meth:`value_jacobian` alone."""
         input, network = self._plain("jacobian", input)
         return functional.mlp_jacobian(input, **network)[1]
 

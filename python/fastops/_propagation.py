@@ -178,15 +178,19 @@ def _jacobian_in_reverse(
     params: list[float],
     output_params: list[float],
 ) -> tuple[Tensor, Tensor]:
-    is_plain = weights[-1].size(-2) == 1 and not torch.is_grad_enabled()
+    elements = 0
+    for weight in weights:
+        elements += weight.numel()
+    # The second derivatives of the network's own backward pass are fused where the weights are small.
+    by_backward_pass = weights[-1].size(-2) == 1 and (elements <= 64 * 1024 or not torch.is_grad_enabled())
     if not torch.jit.is_scripting():
         # The trace has no lists of optional tensors, and these ops are beneath autocast.
-        is_plain = is_plain and not torch.jit.is_tracing() and not torch.is_autocast_enabled(input.device.type)
-    if is_plain:
+        is_traced = torch.jit.is_tracing() or torch.is_autocast_enabled(input.device.type)
+        by_backward_pass = by_backward_pass and not is_traced
+    if by_backward_pass:
         value, saved = torch.ops.fastops.mlp_forward(
             input, weights, biases, activation, output_activation, params, output_params
         )
-        mask = [True] + [False] * (2 * len(weights))
         gradients = torch.ops.fastops.mlp_backward(
             torch.ones_like(value),
             input,
@@ -198,10 +202,9 @@ def _jacobian_in_reverse(
             output_activation,
             params,
             output_params,
-            mask,
+            [True] + [False] * (2 * len(weights)),
         )
         return value, gradients[0].unsqueeze(-2)
-    # Where the result is differentiated, so are these ops, in less time than those would be.
     value = input
     sums: list[Tensor] = []
     for i in range(len(weights)):

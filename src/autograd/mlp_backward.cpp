@@ -1,8 +1,13 @@
 // The node of mlp_backward of one network; that of an ensemble is made of ops that have their own derivatives.
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
+
+#include <algorithm>
 
 #include "autograd/mlp.h"
 #include "autograd/second_derivatives.h"
+#include "ops/mlp_jet.h"
 
 namespace fastops {
 namespace {
@@ -100,6 +105,7 @@ struct MlpBackwardNode : OpNode<MlpBackwardNode> {
     const MlpArguments mlp{unpack(op, "input", input), w, b, activation, output_activation};
     const Tensor by_y = unpack(op, "grad_output", grad_output);
     const std::vector<Tensor> direction = scatter(std::move(cotangents), mask);
+    if (is_for_jet(mlp, direction)) return gradients_by_jet(mlp, by_y, direction[0]);
     const Passes passes = recomputed_.get([&] { return passes_of(mlp, by_y); });
     const std::vector<Layer>& layers = passes.layers;
     variable_list grads(2 + 2 * w.size());
@@ -137,6 +143,40 @@ struct MlpBackwardNode : OpNode<MlpBackwardNode> {
   }
 
  private:
+  // Whether mlp_jet's kernels take less time, though they compute the layers again: for a direction of the input alone,
+  // no derivatives of the result, and weights whose products are not all there is to do. Measured.
+  bool is_for_jet(const MlpArguments& mlp, const std::vector<Tensor>& direction) const {
+    const bool of_input = direction[0].defined() && std::none_of(direction.begin() + 1, direction.end(),
+                                                                 [](const Tensor& d) { return d.defined(); });
+    if (!of_input || at::GradMode::is_enabled() || in_transform()) return false;
+    const bool is_plain = mlp.input.device().is_cpu() && !mlp.input.key_set().has(c10::DispatchKey::Python);
+    if (!is_plain) return false;
+    constexpr int64_t most_elements = 64 * 1024;
+    int64_t elements = 0;
+    for (const Tensor& weight : mlp.weights) elements += weight.numel();
+    return mlp.input.dim() > 0 && elements <= most_elements;
+  }
+  // The gradients of <grad_output, y'>, where y' is a row beside y.
+  variable_list gradients_by_jet(const MlpArguments& mlp, const Tensor& by_y, const Tensor& direction) const {
+    const Tensor input = at::stack({mlp.input, direction}, -2);
+    const Tensor by_output = at::stack({at::zeros_like(by_y), by_y}, -2);
+    OptionalTensors bias_list;
+    for (const Tensor& bias : mlp.biases) bias_list.push_back(as_optional(bias));
+    const auto [hidden, last] = std::pair(info(activation.id).name, info(output_activation.id).name);
+    const auto [params, last_params] = std::pair(parameters(activation), parameters(output_activation));
+    const auto [output, saved] =
+        call_op(MlpJetForward{input, 1, mlp.weights, bias_list, hidden, last, params, last_params, {}});
+    c10::List<bool> wanted;
+    for (size_t i = 1; i < 2 + 2 * mlp.layers(); ++i) wanted.push_back(wants(i));
+    std::vector<Tensor> results =
+        scatter(call_op(MlpJetBackward{
+                    by_output, input, 1, mlp.weights, bias_list, saved, hidden, last, params, last_params, {}, wanted}),
+                wanted.vec());
+    if (wants(1)) results[0] = results[0].select(-2, 0);
+    results.insert(results.begin(), wants(0) ? output.select(-2, 1) : Tensor());
+    return results;
+  }
+
   // What does not depend on the direction: the layers, and the gradients in the derivatives of each layer's value and
   // z.
   struct Passes {

@@ -157,34 +157,42 @@ class _DivergenceByPropagation(Divergence):
         return torch.cat([value, divergence.unsqueeze(1)], 1)
 
 
-class Gradient(Derivative):
-    """The gradient of a number, as of an energy: forces."""
+class Energy(Derivative):
+    """A number and its gradient, as energies and forces."""
 
     def forward(self, points: Tensor) -> Tensor:
         with torch.inference_mode(False), torch.enable_grad():
             x = points.clone().requires_grad_()
-            return torch.autograd.grad(self.network(x).sum(), x, create_graph=True)[0]
+            value = self.network(x)
+            return torch.cat([value, torch.autograd.grad(value.sum(), x, create_graph=True)[0]], 1)
 
     def by_fastops(self) -> nn.Module:
-        return _GradientOfMlp(by_fastops(self.network))
+        return _EnergyByJacobian(by_fastops(self.network))
 
     def by_transforms(self) -> nn.Module | None:
-        return _GradientByTransforms(self.network)
+        return _EnergyByTransforms(self.network)
 
 
-class _GradientByTransforms(Gradient):
+class _EnergyByTransforms(Energy):
     """By torch.func.jacrev of each point."""
 
     def forward(self, points: Tensor) -> Tensor:
         with torch.inference_mode(False):
-            return torch.func.vmap(torch.func.jacrev(self.network))(points.clone()).squeeze(1)
+
+            def values(point: Tensor) -> tuple[Tensor, Tensor]:
+                value = self.network(point)
+                return value, value
+
+            jacobian, value = torch.func.vmap(torch.func.jacrev(values, has_aux=True))(points.clone())
+            return torch.cat([value, jacobian.squeeze(1)], 1)
 
 
-class _GradientOfMlp(Gradient):
+class _EnergyByJacobian(Energy):
     def forward(self, points: Tensor) -> Tensor:
         network = self.network
         assert isinstance(network, fastops.nn.MLP)
-        return network.jacobian(points).squeeze(1)
+        value, jacobian = network.value_jacobian(points)
+        return torch.cat([value, jacobian.squeeze(1)], 1)
 
 
 class Ensemble(nn.Module):
