@@ -74,7 +74,7 @@ void pair_panel(const float* numbers, int64_t features, int64_t stride, float* e
   }
 }
 
-// As PanelKernels; features are from an even one on.
+// As PanelKernels; features are from a multiple of 32 on, and panels have room for one.
 inline void read_pairs(ConstRows matrix, const PanelRows& rows, int64_t first, int64_t end, void* panel) {
   matrix.data = static_cast<const BFloat16*>(matrix.data) + first;
   read_panel<PairsOfRows>(matrix, rows, end - first, static_cast<float*>(panel) + first / 2 * rows.stride);
@@ -85,11 +85,12 @@ inline void write_pairs(const void* panel, Rows matrix, const PanelRows& rows, i
 }
 inline void through_product_of_pairs(const UnpackedLayer& layer, const PanelRows& rows, int64_t first, int64_t end,
                                      const void* x, void* y) {
-  // Sums of so many features are in the L1 cache until they are elements.
+  // Sums of so many features are in the L1 cache until they are elements, which are written in squares of 32 features.
   constexpr int64_t most_sums = 4096;
   constexpr int64_t feature_step = 32;
+  constexpr int64_t most_rows = 128;
   alignas(64) float sums[most_sums];
-  alignas(64) float elements[most_sums / 2];
+  alignas(64) float elements[(most_sums + feature_step * most_rows) / 2];
   const int64_t stride = rows.stride;
   const int64_t most = most_sums / stride;
   const int64_t step = most < end - first ? most / feature_step * feature_step : end - first;

@@ -7,8 +7,8 @@
 namespace fastops::cpu {
 namespace {
 
-// A multiple of every vector's size.
-constexpr int64_t feature_step = 16;
+// A multiple of every vector's size: panels are read and written in squares of such.
+constexpr int64_t widest_vector = 16;
 
 // Panels of so many bytes stay in the L1 cache, beside the weights that pass by. Measured.
 constexpr int64_t panel_bytes = 12 * 1024;
@@ -24,6 +24,7 @@ class Unpacked {
         seed_(mlp.seed),
         kernels_(unpacked_kernels(mlp.dtype)),
         panels_(as_stored ? kernels_.stored : kernels_.numbers),
+        feature_step_(widest_vector * (as_stored ? kernels_.at_once : 1)),
         layers_(caller, mlp.layers.size()),
         steps_(caller, count_steps(mlp.layers)) {
     int64_t widest = mlp.layers[0].in_features;
@@ -52,7 +53,7 @@ class Unpacked {
     }
     network_.layers = layers_.begin();
     network_.count = static_cast<int>(layers_.size());
-    network_.widest = (widest + feature_step - 1) / feature_step * feature_step;
+    network_.widest = (widest + feature_step_ - 1) / feature_step_ * feature_step_;
     const int64_t tile = kernels_.tile_rows;
     const int64_t tiles = panel_bytes / (network_.widest * tile * accumulator_size(dtype_));
     network_.panel_rows = std::clamp<int64_t>(tiles, 1, most_tiles) * tile;
@@ -84,6 +85,7 @@ class Unpacked {
   uint64_t seed_;
   const UnpackedKernels& kernels_;
   const PanelKernels& panels_;
+  int64_t feature_step_;  // parts of a panel begin at multiples of it
   List<UnpackedLayer> layers_;
   List<UnpackedStep> steps_;
   int64_t features_ = 0;  // of all layers' outputs, and once more for each of their steps
@@ -144,7 +146,7 @@ class UnpackedForward : Unpacked {
       profile(caller_, "fastops::unpacked_network", [&] { run_layers(input, output); });
       return;
     }
-    const int64_t bytes = (2 + network_.most_kept) * panel_bytes();
+    const int64_t bytes = (2 + network_.most_kept) * bytes_of_panel();
     share_parts(vectors_, 1, bytes, [&](int64_t first, int64_t last, char* room) {
       const int64_t row = first * kernels_.vector;
       const int64_t end = std::min(rows_, last * kernels_.vector);
@@ -162,19 +164,19 @@ class UnpackedForward : Unpacked {
   }
   static bool has_steps(const UnpackedLayer& layer) { return layer.step_count > 0 || layer.end != UnpackedEnd::none; }
 
-  int64_t panel_bytes() const { return network_.panel() * panels_.number_size; }
+  int64_t bytes_of_panel() const { return network_.panel() * panels_.number_size; }
 
   void run_panel(ConstRows input, Rows output, const PanelRows& rows, char* room) const {
     char* x = room;
-    char* y = x + panel_bytes();
-    char* kept = y + panel_bytes();
+    char* y = x + bytes_of_panel();
+    char* kept = y + bytes_of_panel();
     panels_.read(input, rows, 0, layers_[0].in_features, x);
     for (const UnpackedLayer& layer : layers_) {
       if (layer.only_steps) std::swap(x, y);
       panels_.product(layer, rows, 0, layer.out_features, x, y);
-      if (layer.end == UnpackedEnd::add) kept -= panel_bytes();
+      if (layer.end == UnpackedEnd::add) kept -= bytes_of_panel();
       if (has_steps(layer)) panels_.steps(layer, rows, y, kept);
-      if (layer.end == UnpackedEnd::residual) kept += panel_bytes();
+      if (layer.end == UnpackedEnd::residual) kept += bytes_of_panel();
       std::swap(x, y);
     }
     panels_.write(x, output, rows, 0, layers_.back().out_features);
@@ -197,13 +199,13 @@ class UnpackedForward : Unpacked {
     const auto rows_of = [&](int64_t panel) { return PanelRows::of(panels, panel, kernels_.vector, 0, rows_); };
     // f(panel, first, end) for features of the panels, each of which takes so many operations.
     const auto share_features = [&](int64_t features, int64_t operations, auto f) {
-      const int64_t blocks = (features + feature_step - 1) / feature_step;
-      const int64_t grain = grain_size / ((1 + operations) * feature_step * kernels_.vector) + 1;
+      const int64_t blocks = (features + feature_step_ - 1) / feature_step_;
+      const int64_t grain = grain_size / ((1 + operations) * feature_step_ * kernels_.vector) + 1;
       share(caller_, panels.count * blocks, grain, [&](int64_t begin, int64_t end) {
         while (begin < end) {
           const int64_t first = begin % blocks;
           const int64_t last = std::min(blocks, first + end - begin);
-          f(begin / blocks, first * feature_step, std::min(features, last * feature_step));
+          f(begin / blocks, first * feature_step_, std::min(features, last * feature_step_));
           begin += last - first;
         }
       });
