@@ -185,6 +185,18 @@ def test_sequential_backward(device: Any, data: Any, dtype: torch.dtype) -> None
     assert_meta_agrees(results, ops.sequential_backward, *arguments)
 
 
+@every_dtype
+def test_no_features(device: Any, dtype: torch.dtype) -> None:
+    """Layers from nothing to nothing, with as many rows as go through networks in vectors."""
+    x = torch.zeros(32, 0, dtype=dtype, device=device, requires_grad=True)
+    weight = torch.zeros(0, 0, dtype=dtype, device=device, requires_grad=True)
+    parameters = [weight, None, x.detach()[0], None, weight, None]
+    result = fastops.functional.sequential(x, parameters, "linear layer_norm tanh linear", [1e-5])
+    assert result.shape == x.shape
+    grads = torch.autograd.grad(result.sum(), (x, weight))
+    assert [grad.shape for grad in grads] == [x.shape, weight.shape]
+
+
 def blocks(rows: int, size: int, dtype: torch.dtype, device: Any, dropout: float = 0.0) -> Steps:
     """Two blocks: one with a norm before its layers, one with norms after them."""
     tensors = [

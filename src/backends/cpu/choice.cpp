@@ -161,8 +161,8 @@ bool can_go_in_vectors(const at::Tensor& input, at::TensorList weights) {
   const auto [rows, elements] = shape_of(input, weights);
   // A layer by itself is turned around for nothing but its own product. Measured.
   const int64_t most_packed = input.element_size() > 2 ? large_weights / 4 : large_weights / 8;
-  const bool is_worth_it = weights.size() > 1 || elements > most_packed || wanted_products() == Products::unpacked;
-  return kernels.numbers.product && rows >= kernels.vector && is_worth_it;
+  const int64_t least = weights.size() > 1 || wanted_products() == Products::unpacked ? 1 : most_packed + 1;
+  return kernels.numbers.product && rows >= kernels.vector && elements >= least;
 }
 
 // Whether networks of more features do so in the forward pass. Weights that would have to be converted before do not.
