@@ -10,6 +10,7 @@ from torch.compiler import is_compiling
 from . import _C, functional
 from ._eager import check_tensor
 from ._network import Network
+from ._propagation import check_square
 
 
 class Perceptron(nn.Sequential):
@@ -99,11 +100,7 @@ class Perceptron(nn.Sequential):
         """
         input, network = self._plain("divergence", input)
         weights, owner = network["weights"], f"fastops.nn.{type(self).__name__}.divergence"
-        if weights[-1].size(-2) != weights[0].size(-1):
-            raise ValueError(
-                f"{owner}: it needs as many outputs as inputs, but has {weights[-1].size(-2)} outputs and "
-                f"{weights[0].size(-1)} inputs"
-            )
+        check_square(owner, weights[0].size(-1), weights[-1].size(-2))
         if probe is None:
             return functional.mlp_divergence(input, **network)
         if probe.shape != input.shape:

@@ -157,11 +157,41 @@ def _features(input: Tensor, weights: list[Tensor]) -> list[int]:
     return features
 
 
+def check_square(owner: str, features: int, outputs: int) -> None:
+    """Raises a ValueError where the network is no field: its outputs are not as many as its inputs."""
+    if outputs != features:
+        raise ValueError(
+            f"{owner}: it needs as many outputs as inputs, but has {outputs} outputs and {features} inputs"
+        )
+
+
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """A linear layer, or those of an ensemble."""
     if weight.dim() == 2:
         return torch.ops.fastops.linear_act(input, weight, bias, "identity")
     return torch.ops.fastops.mlp(input, [weight], [bias], "identity")
+
+
+def _value_and_sums(
+    input: Tensor,
+    weights: list[Tensor],
+    biases: list[Tensor | None],
+    activation: str,
+    output_activation: str,
+    params: list[float],
+    output_params: list[float],
+) -> tuple[Tensor, list[Tensor]]:
+    """The outputs, and what the activation of each layer is applied to."""
+    value = input
+    sums: list[Tensor] = []
+    for i in range(len(weights)):
+        if i > 0:
+            value = torch.ops.fastops.bias_act(value, None, activation, params)
+        value = _linear(value, weights[i], biases[i])
+        sums.append(value)
+    if output_activation != "identity":
+        value = torch.ops.fastops.bias_act(value, None, output_activation, output_params)
+    return value, sums
 
 
 def _slope(z: Tensor, activation: str, params: list[float]) -> Tensor:
@@ -181,7 +211,8 @@ def _jacobian_in_reverse(
     elements = 0
     for weight in weights:
         elements += weight.numel()
-    # The second derivatives of the network's own backward pass are fused where the weights are small.
+    # The second derivatives of the network's own backward pass are fused where the weights are small: so many are in
+    # src/autograd/mlp_backward.cpp, too.
     by_backward_pass = weights[-1].size(-2) == 1 and (elements <= 64 * 1024 or not torch.is_grad_enabled())
     if not torch.jit.is_scripting():
         # The trace has no lists of optional tensors, and these ops are beneath autocast.
@@ -205,21 +236,14 @@ def _jacobian_in_reverse(
             [True] + [False] * (2 * len(weights)),
         )
         return value, gradients[0].unsqueeze(-2)
-    value = input
-    sums: list[Tensor] = []
-    for i in range(len(weights)):
-        if i > 0:
-            value = torch.ops.fastops.bias_act(value, None, activation, params)
-        value = _linear(value, weights[i], biases[i])
-        sums.append(value)
+    value, sums = _value_and_sums(input, weights, biases, activation, output_activation, params, output_params)
     last = weights[-1].to(value.dtype)  # another one under autocast
     members = list(last.shape[:-2])
     points = list(input.shape[:-1])
     rows = last.view(members + [1] * (len(points) - len(members)) + list(last.shape[-2:]))
     rows = rows.expand(points + list(last.shape[-2:]))
     if output_activation != "identity":
-        rows = rows * _slope(value, output_activation, output_params).unsqueeze(-1)
-        value = torch.ops.fastops.bias_act(value, None, output_activation, output_params)
+        rows = rows * _slope(sums[-1], output_activation, output_params).unsqueeze(-1)
     for i in range(len(weights) - 2, -1, -1):
         if last.size(-2) == 1:
             z = sums[i].unsqueeze(-2)
@@ -260,27 +284,20 @@ def mlp_divergence(
     """
     count = len(weights)
     features = _features(input, weights)
-    if count > 0 and features[-1] >= 0 and features[-1] != features[0]:
-        raise ValueError(
-            f"fastops.mlp_divergence: it needs as many outputs as inputs, but has {features[-1]} outputs and "
-            f"{features[0]} inputs"
-        )
+    if count > 0 and features[-1] >= 0:
+        check_square("fastops.mlp_divergence", features[0], features[-1])
     activates_output = output_activation != "identity"
     activations = count if activates_output else count - 1
     if features[-1] < 0 or activations < 1 or activations > 2:
         value, jacobian = mlp_jacobian(input, weights, biases, activation, output_activation, params, output_params)
         return value, jacobian.diagonal(dim1=-2, dim2=-1).sum(-1)
-    layer_biases = biases_of(weights, biases)
-    value = input
-    derivatives: list[Tensor] = []
-    for i in range(count):
-        value = _linear(value, weights[i], layer_biases[i])
-        if i < activations:
-            name, numbers = (
-                (activation, list_of(params)) if i + 1 < count else (output_activation, list_of(output_params))
-            )
-            derivatives.append(_slope(value, name, numbers))
-            value = torch.ops.fastops.bias_act(value, None, name, numbers)
+    hidden_params, last_params = list_of(params), list_of(output_params)
+    value, sums = _value_and_sums(
+        input, weights, biases_of(weights, biases), activation, output_activation, hidden_params, last_params
+    )
+    derivatives = [_slope(z, activation, hidden_params) for z in sums[:-1]]
+    if activates_output:
+        derivatives.append(_slope(sums[-1], output_activation, last_params))
     if activations == 1:
         diagonal = (weights[0] * weights[1].mT).sum(-1) if count == 2 else weights[0].diagonal(dim1=-2, dim2=-1)
         return value, _linear(derivatives[0], diagonal.unsqueeze(-2), None).squeeze(-1)

@@ -144,7 +144,8 @@ struct MlpBackwardNode : OpNode<MlpBackwardNode> {
 
  private:
   // Whether mlp_jet's kernels take less time, though they compute the layers again: for a direction of the input alone,
-  // no derivatives of the result, and weights whose products are not all there is to do. Measured.
+  // no derivatives of the result, and weights whose products are not all there is to do. Measured; mlp_jacobian
+  // (Python) goes by it, too.
   bool is_for_jet(const MlpArguments& mlp, const std::vector<Tensor>& direction) const {
     const bool of_input = direction[0].defined() && std::none_of(direction.begin() + 1, direction.end(),
                                                                  [](const Tensor& d) { return d.defined(); });
@@ -160,18 +161,16 @@ struct MlpBackwardNode : OpNode<MlpBackwardNode> {
   variable_list gradients_by_jet(const MlpArguments& mlp, const Tensor& by_y, const Tensor& direction) const {
     const Tensor input = at::stack({mlp.input, direction}, -2);
     const Tensor by_output = at::stack({at::zeros_like(by_y), by_y}, -2);
-    OptionalTensors bias_list;
-    for (const Tensor& bias : mlp.biases) bias_list.push_back(as_optional(bias));
+    const OptionalTensors bias_list = as_optional(mlp.biases);
     const auto [hidden, last] = std::pair(info(activation.id).name, info(output_activation.id).name);
     const auto [params, last_params] = std::pair(parameters(activation), parameters(output_activation));
     const auto [output, saved] =
         call_op(MlpJetForward{input, 1, mlp.weights, bias_list, hidden, last, params, last_params, {}});
-    c10::List<bool> wanted;
-    for (size_t i = 1; i < 2 + 2 * mlp.layers(); ++i) wanted.push_back(wants(i));
-    std::vector<Tensor> results =
-        scatter(call_op(MlpJetBackward{
-                    by_output, input, 1, mlp.weights, bias_list, saved, hidden, last, params, last_params, {}, wanted}),
-                wanted.vec());
+    const c10::List<bool> jet_mask = wanted(1, 2 + 2 * mlp.layers());
+    std::vector<Tensor> results = scatter(
+        call_op(MlpJetBackward{
+            by_output, input, 1, mlp.weights, bias_list, saved, hidden, last, params, last_params, {}, jet_mask}),
+        jet_mask.vec());
     if (wants(1)) results[0] = results[0].select(-2, 0);
     results.insert(results.begin(), wants(0) ? output.select(-2, 1) : Tensor());
     return results;

@@ -23,10 +23,8 @@ struct MlpJetNode : OpNode<MlpJetNode> {
   variable_list gradients(variable_list&& grads) override {
     const size_t count = 1 + 2 * weights.size();
     if (!grads[0].defined()) return variable_list(count);
-    c10::List<bool> mask;
-    for (size_t i = 0; i < count; ++i) mask.push_back(wants(i));
-    OptionalTensors bias_list;
-    for (Tensor& bias : unpack(biases)) bias_list.push_back(as_optional(std::move(bias)));
+    const c10::List<bool> mask = wanted(0, count);
+    const OptionalTensors bias_list = as_optional(unpack(biases));
     const Tensor x = input.unpack();
     const std::vector<Tensor> w = unpack(weights);
     const std::vector<Tensor> z = unpack(saved);

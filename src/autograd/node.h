@@ -77,6 +77,11 @@ inline std::vector<Tensor> unpack(std::string_view op, std::string_view list, co
 inline std::optional<Tensor> as_optional(Tensor tensor) {
   return tensor.defined() ? std::optional(std::move(tensor)) : std::nullopt;
 }
+inline c10::List<std::optional<Tensor>> as_optional(std::vector<Tensor> tensors) {
+  c10::List<std::optional<Tensor>> list;
+  for (Tensor& tensor : tensors) list.push_back(as_optional(std::move(tensor)));
+  return list;
+}
 
 // Puts tensors, in order, at the places of the mask.
 template <class Mask>

@@ -21,10 +21,8 @@ struct SequentialNode : OpNode<SequentialNode> {
   variable_list gradients(variable_list&& grads) override {
     const size_t count = 1 + parameters.size();
     if (!grads[0].defined()) return variable_list(count);
-    c10::List<bool> mask;
-    for (size_t i = 0; i < count; ++i) mask.push_back(wants(i));
-    OptionalTensors parameter_list;
-    for (Tensor& parameter : unpack(parameters)) parameter_list.push_back(as_optional(std::move(parameter)));
+    const c10::List<bool> mask = wanted(0, count);
+    const OptionalTensors parameter_list = as_optional(unpack(parameters));
     const Tensor x = input.unpack();
     const std::vector<Tensor> values = unpack(saved);
     const std::optional<Tensor> s = as_optional(seed.unpack());

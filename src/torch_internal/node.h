@@ -61,7 +61,12 @@ class OpNode : public SharedNode {
   // Whether input i needs a gradient.
   bool wants(size_t i) const { return wanted_ ? (*wanted_)[i] : task_should_compute_output(i); }
 
-  // The same of the first `count` inputs.
+  // The same of inputs from `first` on, and of the first `count` ones.
+  c10::List<bool> wanted(size_t first, size_t end) const {
+    c10::List<bool> mask;
+    for (size_t i = first; i < end; ++i) mask.push_back(wants(i));
+    return mask;
+  }
   template <size_t count>
   std::array<bool, count> wanted() const {
     std::array<bool, count> mask;

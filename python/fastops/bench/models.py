@@ -58,6 +58,15 @@ class Derivative(nn.Module):
         """The same by torch.func, with these parameters, where that can do it."""
         return None
 
+    def jacobian_and_value(self, point: Tensor) -> tuple[Tensor, Tensor]:
+        """By torch.func.jacrev, of one point."""
+
+        def values(point: Tensor) -> tuple[Tensor, Tensor]:
+            value = self.network(point)
+            return value, value
+
+        return torch.func.jacrev(values, has_aux=True)(point)
+
 
 class Laplacian(Derivative):
     """Values, gradients and Laplacians; from fastops, in one forward pass."""
@@ -97,12 +106,8 @@ class _LaplacianByTransforms(Laplacian):
         with torch.inference_mode(False):
             x = points.clone()
 
-            def values(point: Tensor) -> tuple[Tensor, Tensor]:
-                value = self.network(point)
-                return value, value
-
             def gradients(point: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-                rows, value = torch.func.jacrev(values, has_aux=True)(point)
+                rows, value = self.jacobian_and_value(point)
                 return rows, (rows, value)
 
             hessian, (rows, value) = torch.func.vmap(torch.func.jacfwd(gradients, has_aux=True))(x)
@@ -140,12 +145,7 @@ class _DivergenceByTransforms(Divergence):
 
     def forward(self, points: Tensor) -> Tensor:
         with torch.inference_mode(False):
-
-            def values(point: Tensor) -> tuple[Tensor, Tensor]:
-                value = self.network(point)
-                return value, value
-
-            jacobian, value = torch.func.vmap(torch.func.jacrev(values, has_aux=True))(points.clone())
+            jacobian, value = torch.func.vmap(self.jacobian_and_value)(points.clone())
             return torch.cat([value, jacobian.diagonal(dim1=1, dim2=2).sum(1, keepdim=True)], 1)
 
 
@@ -178,12 +178,7 @@ class _EnergyByTransforms(Energy):
 
     def forward(self, points: Tensor) -> Tensor:
         with torch.inference_mode(False):
-
-            def values(point: Tensor) -> tuple[Tensor, Tensor]:
-                value = self.network(point)
-                return value, value
-
-            jacobian, value = torch.func.vmap(torch.func.jacrev(values, has_aux=True))(points.clone())
+            jacobian, value = torch.func.vmap(self.jacobian_and_value)(points.clone())
             return torch.cat([value, jacobian.squeeze(1)], 1)
 
 

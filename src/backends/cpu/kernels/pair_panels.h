@@ -85,37 +85,30 @@ inline void write_pairs(const void* panel, Rows matrix, const PanelRows& rows, i
 }
 inline void through_product_of_pairs(const UnpackedLayer& layer, const PanelRows& rows, int64_t first, int64_t end,
                                      const void* x, void* y) {
-  // Sums of so many features are in the L1 cache until they are elements, which are written in squares of 32 features.
+  // As many sums are in the L1 cache until they are elements: those of 32 features or more, of up to 128 rows.
   constexpr int64_t most_sums = 4096;
-  constexpr int64_t feature_step = 32;
-  constexpr int64_t most_rows = 128;
   alignas(64) float sums[most_sums];
-  alignas(64) float elements[(most_sums + feature_step * most_rows) / 2];
   const int64_t stride = rows.stride;
   const int64_t most = most_sums / stride;
-  const int64_t step = most < end - first ? most / feature_step * feature_step : end - first;
-  const plain::Factors<BFloat16> weight{static_cast<const BFloat16*>(layer.weight.data), layer.weight.stride, 2};
+  const int64_t step = most < end - first ? most / PairsOfRows::columns * PairsOfRows::columns : end - first;
+  const plain::Factors<BFloat16> weight{static_cast<const BFloat16*>(layer.weight.data), layer.weight.stride,
+                                        Pairs::at_once};
   const auto* const bias = static_cast<const float*>(layer.bias);
   for (int64_t c = first; c < end; c += step) {
     const int64_t next = std::min(end, c + step);
     const int64_t features = next - c;
-    plain::multiply<Pairs>({weight.from_row(c), layer.in_features, static_cast<const BFloat16*>(x), 2 * stride,
-                            bias ? bias + c : nullptr, sums, stride, /*adds=*/false, /*pads=*/true},
-                           0, features, stride);
-    const auto write_kept = [&](const float* panel) {
-      Rows kept = layer.kept;
-      kept.data = static_cast<BFloat16*>(kept.data) + c;
-      write_panel<PairsOfRows>(panel, kept, rows, features);
-    };
-    const bool keeps_z = layer.kept.data && !layer.keeps_output;
-    if (keeps_z) {
-      pair_panel<false>(sums, features, stride, elements);
-      write_kept(elements);
+    plain::multiply<Pairs>(
+        {weight.from_row(c), layer.in_features, static_cast<const BFloat16*>(x), Pairs::at_once * stride,
+         bias ? bias + c : nullptr, sums, stride, /*adds=*/false, /*pads=*/true},
+        0, features, stride);
+    float* const results = static_cast<float*>(y) + c / Pairs::at_once * stride;
+    if (layer.kept.data && !layer.keeps_output) {
+      pair_panel<false>(sums, features, stride, results);
+      write_pairs(y, layer.kept, rows, c, next);
     }
     if (layer.activation) layer.activation->forward(sums, sums, features * stride, layer.params, /*stream=*/false);
-    float* const results = static_cast<float*>(y) + c / 2 * stride;
     (layer.only_multiplied ? pair_panel<true> : pair_panel<false>)(sums, features, stride, results);
-    if (layer.kept.data && layer.keeps_output) write_kept(results);
+    if (layer.kept.data && layer.keeps_output) write_pairs(y, layer.kept, rows, c, next);
   }
 }
 
