@@ -338,6 +338,85 @@ def test_derivatives_of_first_derivatives(device, name, sizes, last):
         assert torch.autograd.gradgradcheck(compute, leaves)
 
 
+def in_loss(loss, value, gradients):
+    """A loss of some of them."""
+    terms = {"value": [value], "gradients": gradients, "one": gradients[-1:], "both": [value, *gradients]}[loss]
+    return sum((i + 1) * term.square().sum() for i, term in enumerate(terms))
+
+
+@pytest.mark.parametrize("loss", ["value", "gradients", "one", "both"])
+@pytest.mark.parametrize("wanted", ["all", "input", "weight", "hidden"])
+@pytest.mark.parametrize("cotangent", ["ones", "constant", "leaf"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_loss_of_values_and_gradients(device, loss, wanted, cotangent, count):
+    """By nested torch.autograd.grad: one or two gradients of a value, whose inputs have a history."""
+    torch.manual_seed(3)
+    layers = nn.Sequential(nn.Linear(3, 5), nn.SiLU(), nn.Linear(5, 4), nn.SiLU(), nn.Linear(4, 2))
+    layers.to(device, WIDEST)
+    weights, biases = [layer.weight for layer in layers[::2]], [layer.bias for layer in layers[::2]]
+    start = random_tensor((6, 3), WIDEST, device, 7).requires_grad_()
+    by_values = [torch.ones(6, 2, dtype=WIDEST, device=device)] * count
+    if cotangent != "ones":
+        by_values = [random_tensor((6, 2), WIDEST, device, 20 + i) for i in range(count)]
+    if cotangent == "leaf":
+        by_values = [by_value.requires_grad_() for by_value in by_values]
+    results = []
+    for network in (layers, lambda x: ops.mlp(x, weights, biases, "silu")):
+        x = start.sin()
+        value = network(x)
+        gradients = [torch.autograd.grad(value, x, by, create_graph=True)[0] for by in by_values]
+        leaves = {"all": [start, *layers.parameters()], "input": [start], "weight": weights[1:2], "hidden": [x]}[wanted]
+        leaves = [*leaves, *(by_values if cotangent == "leaf" else [])]
+        total = in_loss(loss, value, gradients)
+        twice = [torch.autograd.grad(total, leaves, allow_unused=True, retain_graph=True) for _ in range(2)]
+        for one, again in zip(*twice, strict=True):
+            assert (one is None and again is None) or torch.equal(one, again)
+        results.append(twice[0])
+    for one, other in zip(*results, strict=True):
+        one, other = (None if each is None or not each.any() else each for each in (one, other))
+        assert (one is None) == (other is None)
+        if one is not None:
+            torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("first", ["hook", "gradient"])
+def test_hooks_of_a_value_and_its_gradient(device, first):
+    """They get the gradients by the value and by its gradient, and where the loss is not of the value, none."""
+    x = random_tensor((6, 3), WIDEST, device, 7).requires_grad_()
+    weights, biases = network((3, 5, 1), WIDEST, device)
+    for weight in weights:
+        weight.requires_grad_()
+    for with_value in (True, False):
+        seen = []
+        value = ops.mlp(x, weights, biases, "tanh")
+        if first == "hook":
+            value.register_hook(seen.append)
+        (gradient,) = torch.autograd.grad(value.sum(), x, create_graph=True)
+        seen.clear()
+        if first == "gradient" and with_value:
+            value.register_hook(seen.append)
+        gradient.register_hook(seen.append)
+        (gradient.sum() + (2 * value.sum() if with_value else 0)).backward()
+        assert [number.unique().item() for number in seen] == ([1, 2] if with_value else [1])
+        assert [number.shape for number in seen] == [gradient.shape, value.shape][: len(seen)]
+
+
+@pytest.mark.parametrize("points", [(6,), (2, 3)], ids=str)
+def test_a_value_and_its_gradient_are_one_pass(device, points):
+    """On CPUs: what second derivatives leave is computed with the value's gradients, without products of their own."""
+    x = random_tensor((*points, 3), WIDEST, device, 7).requires_grad_()
+    weights, biases = network((3, 5, 1), WIDEST, device)
+    for weight in weights:
+        weight.requires_grad_()
+    value = ops.mlp(x, weights, biases, "tanh")
+    (gradient,) = torch.autograd.grad(value.sum(), x, create_graph=True)
+    with CalledOps() as called:
+        (gradient.square().sum() + value.square().sum()).backward()
+    if device.type == "cpu":
+        names = called.names
+        assert names == ["mlp_jet_forward", "mlp_jet_backward"], names
+
+
 @pytest.mark.parametrize("shape", [(3,), (5, 3), (2, 4, 3), (0, 3)], ids=str)
 @pytest.mark.parametrize("ensemble", [False, True], ids=["MLP", "EnsembleMLP"])
 def test_methods_are_the_functions(device, shape, ensemble):

@@ -26,20 +26,40 @@ struct MlpNode : OpNode<MlpNode> {
   // The inputs are input, weights[0], biases[0], weights[1], ..., as in mlp_backward's output_mask.
   variable_list gradients(variable_list&& grads) override {
     const size_t count = 1 + 2 * weights.size();
-    if (!grads[0].defined()) return variable_list(count);
+    const bool has_left = grads.size() > direction_left && grads[direction_left].defined();
+    if (!grads[0].defined() && !has_left) return variable_list(count);
     const c10::List<bool> mask = wanted(0, count);
     const OptionalTensors bias_list = as_optional(unpack(biases));
     const Tensor x = input.unpack();
     const std::vector<Tensor> w = unpack(weights);
+    if (has_left) {
+      const MlpArguments mlp{x, w, unpack(biases), activation, output_activation};
+      return gradients_by_jet(mlp, grads[direction_left], grads[0], grads[direction_left + 1], mask).second;
+    }
     const auto [out, hidden] = checkpoint ? forward_again(x, w, bias_list) : kept();
     const Tensor grad_output = with_even_rows(MlpBackward::name, "grad_output", grads[0], is_ensemble(w));
-    return scatter(call_op(MlpBackward{grad_output, x, w, bias_list, out, hidden, info(activation.id).name,
-                                       info(output_activation.id).name, parameters(activation),
-                                       parameters(output_activation), mask}),
-                   mask.vec());
+    variable_list results = scatter(call_op(MlpBackward{grad_output, x, w, bias_list, out, hidden,
+                                                        info(activation.id).name, info(output_activation.id).name,
+                                                        parameters(activation), parameters(output_activation), mask}),
+                                    mask.vec());
+    // A hook on the output would be called where nothing but what is left comes here.
+    if (takes_left_ && results[0].defined() && tensor_pre_hooks().empty()) {
+      takes_left_ = !leave_gradients_to(*this, direction_left, results[0]);
+    }
+    return results;
+  }
+
+  // Lets second derivatives leave their gradients to this node. Its output has its history.
+  void take_left(const Tensor& x, const Tensor& out) {
+    add_input_metadata(x);
+    add_input_metadata(out);
+    takes_left_ = true;
   }
 
  private:
+  static constexpr uint32_t direction_left = 1;  // of the results, as leave_gradients_to() has it
+  bool takes_left_ = false;                      // no node leaves anything yet
+
   // The arguments `output` and `saved` of mlp_backward.
   using Kept = std::pair<std::optional<Tensor>, std::vector<Tensor>>;
 
@@ -130,6 +150,8 @@ MlpForward::Result mlp_forward_autograd(c10::DispatchKeySet keys, const MlpForwa
     set_history(output, node);
     node->saved = save(saved);
     if (node->needs_output) node->output = save(output, /*is_output=*/true);
+    const MlpArguments mlp = op.resolved();
+    if (needs_grad(op.input) && is_for_jet(mlp)) node->take_left(op.input, output);
   }
   return result;
 }

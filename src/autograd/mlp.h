@@ -1,6 +1,9 @@
 // What the autograd kernels of mlp and of its backward share.
 #pragma once
 
+#include <utility>
+#include <vector>
+
 #include "autograd/node.h"
 #include "ops/mlp.h"
 
@@ -15,5 +18,24 @@ inline std::vector<Tensor> differentiable_inputs(const MlpArguments& mlp) {
   }
   return inputs;
 }
+
+// Second derivatives in a direction of the input alone are a pass of mlp_jet's kernels, through which the direction
+// goes as a row beside the input. Where a loss is of a value and its gradient (energies and forces), one such pass
+// gives the gradients of both: the node of mlp_backward leaves its part to the network's node, as gradients of two
+// results of that node which no tensor bears. These are the direction and grad_output.
+
+// Whether that takes less time than the formulas of the nodes, though it computes the layers again: on CPUs, where the
+// products of the weights are not all there is to do. Measured; mlp_jacobian (Python) goes by it, too.
+bool is_for_jet(const MlpArguments& mlp);
+
+// The network's derivative along the direction and the gradients of <by_output, y> + <by_derivative, y'>, at the places
+// of the mask, which is that of mlp_backward. by_output may be undefined.
+std::pair<Tensor, variable_list> gradients_by_jet(const MlpArguments& mlp, const Tensor& direction,
+                                                  const Tensor& by_output, const Tensor& by_derivative,
+                                                  const c10::List<bool>& mask);
+
+// Lets the node of mlp_backward whose result grad_input is leave its part to the network's node, whose results
+// `direction` and `direction` + 1 are those two. False where there is no such node.
+bool leave_gradients_to(Node& network, uint32_t direction, const Tensor& grad_input);
 
 }  // namespace fastops

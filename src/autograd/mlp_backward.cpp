@@ -92,12 +92,16 @@ struct MlpBackwardNode : OpNode<MlpBackwardNode> {
   SavedVariable grad_output, input;
   std::vector<SavedVariable> weights, biases, kept;
   ActivationSpec activation, output_activation;
-  std::vector<bool> mask;  // of the results
+  std::vector<bool> mask;         // of the results
+  bool leaves_gradients = false;  // to the network's node, the last two inputs
 
-  auto fields() { return std::tie(grad_output, input, weights, biases, kept, activation, output_activation, mask); }
+  auto fields() {
+    return std::tie(grad_output, input, weights, biases, kept, activation, output_activation, mask, leaves_gradients);
+  }
   std::string name() const override { return "FastopsMlpBackwardBackward"; }
 
-  // The inputs are grad_output, input, weights[0], biases[0], weights[1], ...
+  // The inputs are grad_output, input, weights[0], biases[0], weights[1], ... and, for the network's node, the
+  // direction and grad_output.
   variable_list gradients(variable_list&& cotangents) override {
     constexpr auto op = "mlp_backward";
     const std::vector<Tensor> w = unpack(op, "weights", weights);
@@ -105,10 +109,21 @@ struct MlpBackwardNode : OpNode<MlpBackwardNode> {
     const MlpArguments mlp{unpack(op, "input", input), w, b, activation, output_activation};
     const Tensor by_y = unpack(op, "grad_output", grad_output);
     const std::vector<Tensor> direction = scatter(std::move(cotangents), mask);
-    if (is_for_jet(mlp, direction)) return gradients_by_jet(mlp, by_y, direction[0]);
+    const size_t count = 2 + 2 * w.size();
+    variable_list grads(count + (leaves_gradients ? 2 : 0));
+    if (only_moves_input(direction) && !at::GradMode::is_enabled() && !in_transform() && is_for_jet(mlp)) {
+      if (leaves_gradients && wants(count) && !wants(0)) {
+        grads[count] = direction[0];
+        grads[count + 1] = by_y;
+        return grads;
+      }
+      auto [along, results] = gradients_by_jet(mlp, direction[0], {}, by_y, wanted(1, count));
+      if (wants(0)) grads[0] = along;
+      std::move(results.begin(), results.end(), grads.begin() + 1);
+      return grads;
+    }
     const Passes passes = recomputed_.get([&] { return passes_of(mlp, by_y); });
     const std::vector<Layer>& layers = passes.layers;
-    variable_list grads(2 + 2 * w.size());
 
     // The derivatives in the direction of each layer's input and sums.
     std::vector<Tensor> dx(w.size() + 1), dz(w.size());
@@ -143,37 +158,9 @@ struct MlpBackwardNode : OpNode<MlpBackwardNode> {
   }
 
  private:
-  // Whether mlp_jet's kernels take less time, though they compute the layers again: for a direction of the input alone,
-  // no derivatives of the result, and weights whose products are not all there is to do. Measured; mlp_jacobian
-  // (Python) goes by it, too.
-  bool is_for_jet(const MlpArguments& mlp, const std::vector<Tensor>& direction) const {
-    const bool of_input = direction[0].defined() && std::none_of(direction.begin() + 1, direction.end(),
-                                                                 [](const Tensor& d) { return d.defined(); });
-    if (!of_input || at::GradMode::is_enabled() || in_transform()) return false;
-    const bool is_plain = mlp.input.device().is_cpu() && !mlp.input.key_set().has(c10::DispatchKey::Python);
-    if (!is_plain) return false;
-    constexpr int64_t most_elements = 64 * 1024;
-    int64_t elements = 0;
-    for (const Tensor& weight : mlp.weights) elements += weight.numel();
-    return mlp.input.dim() > 0 && elements <= most_elements;
-  }
-  // The gradients of <grad_output, y'>, where y' is a row beside y.
-  variable_list gradients_by_jet(const MlpArguments& mlp, const Tensor& by_y, const Tensor& direction) const {
-    const Tensor input = at::stack({mlp.input, direction}, -2);
-    const Tensor by_output = at::stack({at::zeros_like(by_y), by_y}, -2);
-    const OptionalTensors bias_list = as_optional(mlp.biases);
-    const auto [hidden, last] = std::pair(info(activation.id).name, info(output_activation.id).name);
-    const auto [params, last_params] = std::pair(parameters(activation), parameters(output_activation));
-    const auto [output, saved] =
-        call_op(MlpJetForward{input, 1, mlp.weights, bias_list, hidden, last, params, last_params, {}});
-    const c10::List<bool> jet_mask = wanted(1, 2 + 2 * mlp.layers());
-    std::vector<Tensor> results = scatter(
-        call_op(MlpJetBackward{
-            by_output, input, 1, mlp.weights, bias_list, saved, hidden, last, params, last_params, {}, jet_mask}),
-        jet_mask.vec());
-    if (wants(1)) results[0] = results[0].select(-2, 0);
-    results.insert(results.begin(), wants(0) ? output.select(-2, 1) : Tensor());
-    return results;
+  static bool only_moves_input(const std::vector<Tensor>& direction) {
+    return direction[0].defined() &&
+           std::none_of(direction.begin() + 1, direction.end(), [](const Tensor& d) { return d.defined(); });
   }
 
   // What does not depend on the direction: the layers, and the gradients in the derivatives of each layer's value and
@@ -232,6 +219,44 @@ std::vector<Tensor> mlp_backward_autograd(c10::DispatchKeySet keys, const MlpBac
 }
 
 }  // namespace
+
+bool is_for_jet(const MlpArguments& mlp) {
+  const Tensor& x = mlp.input;
+  const bool is_plain = x.device().is_cpu() && !x.key_set().has(c10::DispatchKey::Python) && !is_of_transform(x);
+  if (!is_plain || x.dim() == 0 || is_ensemble(mlp.weights)) return false;
+  constexpr int64_t most_elements = 64 * 1024;
+  int64_t elements = 0;
+  for (const Tensor& weight : mlp.weights) elements += weight.numel();
+  return elements <= most_elements;
+}
+
+std::pair<Tensor, variable_list> gradients_by_jet(const MlpArguments& mlp, const Tensor& direction,
+                                                  const Tensor& by_output, const Tensor& by_derivative,
+                                                  const c10::List<bool>& mask) {
+  const Tensor input = at::stack({mlp.input, direction}, -2);
+  const Tensor by_rows =
+      at::stack({by_output.defined() ? by_output : at::zeros_like(by_derivative), by_derivative}, -2);
+  const OptionalTensors bias_list = as_optional(mlp.biases);
+  const auto [hidden, last] = std::pair(info(mlp.activation.id).name, info(mlp.output_activation.id).name);
+  const auto [params, last_params] = std::pair(parameters(mlp.activation), parameters(mlp.output_activation));
+  const auto [output, saved] =
+      call_op(MlpJetForward{input, 1, mlp.weights, bias_list, hidden, last, params, last_params, {}});
+  variable_list grads =
+      scatter(call_op(MlpJetBackward{
+                  by_rows, input, 1, mlp.weights, bias_list, saved, hidden, last, params, last_params, {}, mask}),
+              mask.vec());
+  if (grads[0].defined()) grads[0] = grads[0].select(-2, 0);
+  return {output.select(-2, 1), std::move(grads)};
+}
+
+bool leave_gradients_to(Node& network, uint32_t direction, const Tensor& grad_input) {
+  auto* const node = dynamic_cast<MlpBackwardNode*>(grad_input.grad_fn().get());
+  if (node == nullptr) return false;
+  node->add_next_edge({network.getptr(), direction});
+  node->add_next_edge({network.getptr(), direction + 1});
+  node->leaves_gradients = true;
+  return true;
+}
 
 TORCH_LIBRARY_IMPL(fastops, Autograd, m) { implement<MlpBackward, mlp_backward_autograd>(m); }
 
