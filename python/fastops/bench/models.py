@@ -173,6 +173,13 @@ class Energy(Derivative):
         return _EnergyByTransforms(self.network)
 
 
+class NestedEnergy(Energy):
+    """The same, by nested reverse mode with fastops, too."""
+
+    def by_fastops(self) -> nn.Module:
+        return Energy(by_fastops(self.network))
+
+
 class _EnergyByTransforms(Energy):
     """By torch.func.jacrev of each point."""
 

@@ -58,6 +58,7 @@ def derivatives(quick: bool) -> Iterator[Workload]:
         (models.Divergence, (64, 128, 128, 64), nn.Tanh(), 128),
         (models.Divergence, (16, 64, 64, 64, 16), nn.Tanh(), 256),
         (models.Energy, (30, 128, 128, 1), nn.Tanh(), 512),
+        (models.NestedEnergy, (30, 128, 128, 1), nn.Tanh(), 512),
     ]
     for kind, sizes, activation, points in cases[: 1 if quick else None]:
         build = partial(_derivative, kind, sizes, activation)
@@ -65,7 +66,7 @@ def derivatives(quick: bool) -> Iterator[Workload]:
         rows = sizes[0] + 2
         if kind is models.Divergence:
             rows = sizes[0] + 1 if len(sizes) > 4 else 1  # with two hidden layers it is a bilinear form
-        elif kind is models.Energy:
+        elif issubclass(kind, models.Energy):
             rows = 2  # in reverse mode
         yield Network("derivatives", name, points, torch.float32, build, propagated=rows)
 
