@@ -376,7 +376,7 @@ def test_a_loss_of_values_and_gradients(device, loss, wanted, cotangent, count):
         one, other = (None if each is None or not each.any() else each for each in (one, other))
         assert (one is None) == (other is None)
         if one is not None:
-            torch.testing.assert_close(one, other)
+            assert_close(one, other, WIDEST, "gradient")
 
 
 @pytest.mark.parametrize("first", ["hook", "gradient"])
