@@ -29,13 +29,13 @@ struct MlpNode : OpNode<MlpNode> {
     const bool has_left = grads.size() > direction_left && grads[direction_left].defined();
     if (!grads[0].defined() && !has_left) return variable_list(count);
     const c10::List<bool> mask = wanted(0, count);
-    const OptionalTensors bias_list = as_optional(unpack(biases));
     const Tensor x = input.unpack();
     const std::vector<Tensor> w = unpack(weights);
     if (has_left) {
       const MlpArguments mlp{x, w, unpack(biases), activation, output_activation};
       return gradients_by_jet(mlp, grads[direction_left], grads[0], grads[direction_left + 1], mask).second;
     }
+    const OptionalTensors bias_list = as_optional(unpack(biases));
     const auto [out, hidden] = checkpoint ? forward_again(x, w, bias_list) : kept();
     const Tensor grad_output = with_even_rows(MlpBackward::name, "grad_output", grads[0], is_ensemble(w));
     variable_list results = scatter(call_op(MlpBackward{grad_output, x, w, bias_list, out, hidden,
@@ -146,11 +146,11 @@ MlpForward::Result mlp_forward_autograd(c10::DispatchKeySet keys, const MlpForwa
   MlpForward::Result result = call_below_autograd(keys, op);
   if (needs_grad(op.input, op.weights, op.biases)) {
     auto& [output, saved] = result;
-    const auto node = make_mlp_node(op.resolved());
+    const MlpArguments mlp = op.resolved();
+    const auto node = make_mlp_node(mlp);
     set_history(output, node);
     node->saved = save(saved);
     if (node->needs_output) node->output = save(output, /*is_output=*/true);
-    const MlpArguments mlp = op.resolved();
     if (needs_grad(op.input) && is_for_jet(mlp)) node->take_left(op.input, output);
   }
   return result;
