@@ -21,7 +21,8 @@ namespace {
 
 // Those whose products PyTorch has: MKL is near the limit on Intel's CPUs for many rows, and on others in AVX2, which
 // is what it has for them. oneDNN multiplies 16-bit numbers where there are instructions for it, in tiles (AMX) or
-// vectors; in Zen 4's, of half the width of Zen 5's, the products here gain nothing on it for many rows.
+// vectors; in Zen 4's, of half the width of Zen 5's, the products here gain nothing on it for many rows. Of the other
+// ones Zen 5 was measured, and in AVX2 Zen 3 and Zen 4.
 enum class Cpu { intel, intel_with_tiles, zen4, other, other_in_avx2 };
 
 // What the products here multiply: numbers, or 16-bit numbers in pairs or in tiles.
@@ -127,11 +128,17 @@ Products wanted_products() {
 }
 const ReadAtImport products_at_import([] { wanted_products(); });
 
-Cpu cpu_kind(const CpuTraits& cpu) {
-  if (!cpu.is_intel && std::string_view(capability()) == "avx2") return Cpu::other_in_avx2;
-  if (!cpu.is_intel) return cpu.is_zen4 ? Cpu::zen4 : Cpu::other;
-  return cpu.has_tiles ? Cpu::intel_with_tiles : Cpu::intel;
+Cpu this_cpu() {
+  static const Cpu kind = [] {
+    const CpuTraits cpu = cpu_traits();
+    if (cpu.is_intel) return cpu.has_tiles ? Cpu::intel_with_tiles : Cpu::intel;
+    if (std::string_view(capability()) == "avx2") return Cpu::other_in_avx2;
+    return cpu.is_zen4 ? Cpu::zen4 : Cpu::other;
+  }();
+  return kind;
 }
+
+bool is_by_intel() { return this_cpu() == Cpu::intel || this_cpu() == Cpu::intel_with_tiles; }
 
 }  // namespace
 
@@ -160,7 +167,9 @@ bool can_go_in_vectors(const at::Tensor& input, at::TensorList weights) {
   const UnpackedKernels& kernels = unpacked_kernels(dtype_of(input));
   const auto [rows, elements] = shape_of(input, weights);
   // A layer by itself is turned around for nothing but its own product. Measured.
-  const int64_t most_packed = input.element_size() > 2 ? large_weights / 4 : large_weights / 8;
+  const int64_t most_packed = input.element_size() > 2  ? large_weights / 4
+                              : this_cpu() == Cpu::zen4 ? large_weights / 8
+                                                        : large_weights;
   const int64_t least = weights.size() > 1 || wanted_products() == Products::unpacked ? 1 : most_packed + 1;
   return kernels.numbers.product && rows >= kernels.vector && elements >= least;
 }
@@ -168,19 +177,16 @@ bool can_go_in_vectors(const at::Tensor& input, at::TensorList weights) {
 // Whether networks of more features do so in the forward pass. Weights that would have to be converted before do not.
 bool goes_wide(const at::Tensor& input, int64_t rows, int64_t elements) {
   if (!takes_as_stored(input)) return false;
-  if (wanted_products() == Products::unpacked) return true;
-  // Measured on Zen 4, with vectors of either size.
-  static const Cpu kind = cpu_kind(cpu_traits());
-  return kind == Cpu::zen4 || (kind == Cpu::other_in_avx2 && rows <= 2 * many_rows && elements <= large_weights);
+  if (wanted_products() == Products::unpacked || this_cpu() == Cpu::zen4) return true;
+  if (this_cpu() == Cpu::other) return rows <= few_rows / 4 || elements <= 2 * large_weights;
+  return this_cpu() == Cpu::other_in_avx2 && rows <= 2 * many_rows && elements <= large_weights;
 }
 
 // Whether this CPU's backward passes leave matrices where they lie, row by row.
 bool has_plain_layers(const at::Tensor& input) {
   if (!has_own_products(input)) return false;
   if (wanted_products() != Products::fastest) return wanted_products() == Products::unpacked;
-  // Measured on Zen 4, with vectors of either size.
-  static const Cpu kind = cpu_kind(cpu_traits());
-  return kind == Cpu::zen4 || kind == Cpu::other_in_avx2;
+  return !is_by_intel();
 }
 
 // Whether rows fill three quarters of the vectors that they take.
@@ -221,12 +227,16 @@ bool goes_plain(const at::Tensor& input, at::TensorList weights) {
   if (!has_plain_layers(input)) return false;
   const auto [rows, elements] = shape_of(input, weights);
   if (elements > large_weights / 4) return false;
-  // Threads take parts of the rows: there must be some, or no work for a second one.
-  constexpr int64_t least_parts = 4;
+  if (wanted_products() == Products::unpacked) return true;
+  const bool in_pairs = unpacked_kernels(dtype_of(input)).at_once > 1;
+  // On Zen 4 pairs of 16-bit numbers gain on PyTorch's products, too, and for few rows on one thread.
+  if (in_pairs && this_cpu() == Cpu::zen4) return true;
+  // Threads take parts of the rows: there must be some, or no work for a second one, but more than a few rows.
+  const int64_t least_parts = in_pairs ? 8 : 4;
+  constexpr int64_t least_rows = 8;
   constexpr int64_t work_of_two_threads = 500'000;
-  // Pairs of 16-bit numbers gain on PyTorch's products, too, and for few rows on one thread. Measured.
-  return wanted_products() == Products::unpacked || unpacked_kernels(dtype_of(input)).at_once > 1 ||
-         rows >= least_parts * least_part_rows(elements) || rows * elements < work_of_two_threads;
+  return (rows >= least_parts * least_part_rows(elements) && !(in_pairs && elements > large_weights / 8)) ||
+         (rows >= least_rows && rows * elements < work_of_two_threads);
 }
 
 bool goes_unpacked_with_steps(const at::Tensor& input, at::TensorList weights, Pass pass) {
@@ -250,9 +260,9 @@ bool goes_unpacked(const at::Tensor& a, const at::Tensor& b) {
   if (a.element_size() == 2 || !has_own_products(a)) return false;
   const int64_t columns = b.size(1);
   if (a.numel() == 0 || b.numel() == 0 || (columns > 1 && b.stride(1) != 1)) return false;
+  if (a.size(1) == 1) return false;  // nothing to be added up: PyTorch's writes whole rows
   if (!fill_vectors(columns, unpacked_kernels(dtype_of(a)).vector)) return false;
-  static const Cpu kind = cpu_kind(cpu_traits());
-  return kind == Cpu::zen4 || wanted_products() == Products::unpacked;
+  return this_cpu() == Cpu::zen4 || this_cpu() == Cpu::other || wanted_products() == Products::unpacked;
 }
 
 bool has_faster_products(const at::Tensor& input, at::TensorList weights, Pass pass) {
@@ -262,17 +272,17 @@ bool has_faster_products(const at::Tensor& input, at::TensorList weights, Pass p
   if (wanted == Products::unpacked) return input.element_size() == 2 && gemm.multiply;
   if (wanted != Products::fastest) return wanted == Products::own;
   if (!gemm.multiply) return false;
-  static const CpuTraits cpu = cpu_traits();
   const bool ensemble = is_ensemble(weights);
   const auto [rows, elements] = shape_of(input, weights);
   if (elements == 0) return true;  // there is nothing to be multiplied, and hidden features need no memory
   const bool in_16_bits = gemm.operand == Dtype::bfloat16;
   if (!in_16_bits && (dtype == Dtype::bfloat16 || dtype == Dtype::float16)) {
     // They are converted, and computed with in float32: PyTorch's oneDNN is slower without instructions for them.
+    static const CpuTraits cpu = cpu_traits();
     return elements <= small_weights || !(dtype == Dtype::bfloat16 ? cpu.has_bfloat16 : cpu.has_float16);
   }
   if (is_thin(rows, weights, elements)) return false;
-  static const Cpu kind = cpu_kind(cpu);
+  const Cpu kind = this_cpu();
   // MKL's batched products leave the matrices where they are, too.
   constexpr int64_t tiny_weights = 1024;
   if (ensemble && kind == Cpu::other_in_avx2 && elements <= tiny_weights) return false;
@@ -280,12 +290,13 @@ bool has_faster_products(const at::Tensor& input, at::TensorList weights, Pass p
   const Operands operands = in_16_bits                ? gemm.at_once > 2 ? Operands::tiles : Operands::pairs
                             : dtype == Dtype::float64 ? Operands::float64
                                                       : Operands::float32;
-  const bool by_intel = kind == Cpu::intel || kind == Cpu::intel_with_tiles;
-  if (ensemble && by_intel && operands != Operands::tiles && rows < many_rows) return false;
+  if (ensemble && is_by_intel() && operands != Operands::tiles && rows < many_rows) return false;
   // Unpacked products, one after another, are faster still.
-  const bool is_wide = elements > large_weights / 16;
-  if (kind == Cpu::zen4 && operands == Operands::float32 && pass == Pass::backward && is_wide && !ensemble) {
-    return false;
+  const bool is_wide = elements > large_weights / 16 && input.element_size() > 2;
+  if (!ensemble && pass == Pass::backward && is_wide) {
+    if (kind == Cpu::zen4 && dtype == Dtype::float32) return false;
+    const bool fits = rows <= few_rows || (rows <= 4 * many_rows && elements <= 2 * large_weights);
+    if (kind == Cpu::other && fits) return false;
   }
   for (const Faster& range : table) {
     if (range.cpu == kind && range.operands == operands && range.pass == pass && range.least_rows <= rows &&
