@@ -381,7 +381,7 @@ def test_a_loss_of_values_and_gradients(device, loss, wanted, cotangent, count):
 
 @pytest.mark.parametrize("first", ["hook", "gradient"])
 def test_hooks_of_a_value_and_its_gradient(device, first):
-    """They get the gradients by the value and by its gradient, and where the loss is not of the value, none."""
+    """They get the gradients by the value and by its gradient; where the loss is not of the value, none or zeros."""
     x = random_tensor((6, 3), WIDEST, device, 7).requires_grad_()
     weights, biases = network((3, 5, 1), WIDEST, device)
     for weight in weights:
@@ -393,25 +393,35 @@ def test_hooks_of_a_value_and_its_gradient(device, first):
             value.register_hook(seen.append)
         (gradient,) = torch.autograd.grad(value.sum(), x, create_graph=True)
         seen.clear()
-        if first == "gradient" and with_value:
+        if first == "gradient":
             value.register_hook(seen.append)
         gradient.register_hook(seen.append)
         (gradient.sum() + (2 * value.sum() if with_value else 0)).backward()
-        assert [number.unique().item() for number in seen] == ([1, 2] if with_value else [1])
+        numbers = [number.unique().item() for number in seen]
+        assert numbers == [1, 2] if with_value else numbers in ([1], [1, 0])
         assert [number.shape for number in seen] == [gradient.shape, value.shape][: len(seen)]
 
 
 @pytest.mark.parametrize("points", [(6,), (2, 3)], ids=str)
-def test_a_value_and_its_gradient_are_one_pass(device, points):
+@pytest.mark.parametrize("way", ["nested", "value_jacobian", "value_jacobian of data"])
+def test_a_value_and_its_gradient_are_one_pass(device, points, way):
     """On CPUs: what second derivatives leave is computed with the value's gradients, without products of their own."""
+    mlp = model(device, 3, 5, 1)
+
+    def gradients_of(value, gradient):
+        return torch.autograd.grad(gradient.square().sum() + value.square().sum(), list(mlp.parameters()))
+
     x = random_tensor((*points, 3), WIDEST, device, 7).requires_grad_()
-    weights, biases = network((3, 5, 1), WIDEST, device)
-    for weight in weights:
-        weight.requires_grad_()
-    value = ops.mlp(x, weights, biases, "tanh")
-    (gradient,) = torch.autograd.grad(value.sum(), x, create_graph=True)
+    value = plain(mlp, x)
+    expected = gradients_of(value, torch.autograd.grad(value.sum(), x, create_graph=True)[0])
+    if way == "nested":
+        value = mlp(x)
+        (gradient,) = torch.autograd.grad(value.sum(), x, create_graph=True)
+    else:
+        value, gradient = mlp.value_jacobian(x if way == "value_jacobian" else x.detach())
     with CalledOps() as called:
-        (gradient.square().sum() + value.square().sum()).backward()
+        results = gradients_of(value, gradient)
+    torch.testing.assert_close(results, expected)
     if device.type == "cpu":
         names = called.names
         assert names == ["mlp_jet_forward", "mlp_jet_backward"], names

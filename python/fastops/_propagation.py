@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
+from . import _C
 from ._eager import call
 from ._lists import biases_of, list_of
 
@@ -235,6 +237,9 @@ def _jacobian_in_reverse(
             output_params,
             [True] + [False] * (2 * len(weights)),
         )
+        if not torch.jit.is_scripting() and not is_compiling():
+            # One backward pass gives the gradients of both.
+            _C.leave_gradients(value, gradients[0])
         return value, gradients[0].unsqueeze(-2)
     value, sums = _value_and_sums(input, weights, biases, activation, output_activation, params, output_params)
     last = weights[-1].to(value.dtype)  # another one under autocast

@@ -42,10 +42,7 @@ struct MlpNode : OpNode<MlpNode> {
                                                         info(activation.id).name, info(output_activation.id).name,
                                                         parameters(activation), parameters(output_activation), mask}),
                                     mask.vec());
-    // A hook on the output would be called where nothing but what is left comes here.
-    if (takes_left_ && results[0].defined() && tensor_pre_hooks().empty()) {
-      takes_left_ = !leave_gradients_to(*this, direction_left, results[0]);
-    }
+    if (results[0].defined()) take_left_of(results[0]);
     return results;
   }
 
@@ -54,6 +51,13 @@ struct MlpNode : OpNode<MlpNode> {
     add_input_metadata(x);
     add_input_metadata(out);
     takes_left_ = true;
+  }
+
+  // Those of this gradient with respect to the input.
+  void take_left_of(const Tensor& grad_input) {
+    // A hook on the output is to be called for the output's gradients alone.
+    if (!takes_left_ || !tensor_pre_hooks().empty()) return;
+    takes_left_ = !leave_gradients_to(*this, direction_left, grad_input);
   }
 
  private:
@@ -168,6 +172,13 @@ Tensor linear_act_autograd(c10::DispatchKeySet keys, LinearAct op) {
 }
 
 }  // namespace
+
+void leave_gradients(const Tensor& output, const Tensor& grad_input) {
+  auto* const node = dynamic_cast<MlpNode*>(output.grad_fn().get());
+  if (node == nullptr) return;
+  if (node->num_inputs() == 1) node->take_left(grad_input, output);
+  node->take_left_of(grad_input);
+}
 
 TORCH_LIBRARY_IMPL(fastops, Autograd, m) {
   implement<Mlp, mlp_autograd>(m);

@@ -38,4 +38,8 @@ std::pair<Tensor, variable_list> gradients_by_jet(const MlpArguments& mlp, const
 // `direction` and `direction` + 1 are those two. False where there is no such node.
 bool leave_gradients_to(Node& network, uint32_t direction, const Tensor& grad_input);
 
+// Has that done where mlp_forward and mlp_backward were called one after the other: of mlp_forward's output and of
+// grad_input, which mlp_backward made of the same input and parameters.
+FASTOPS_API void leave_gradients(const Tensor& output, const Tensor& grad_input);
+
 }  // namespace fastops

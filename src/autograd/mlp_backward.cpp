@@ -93,7 +93,7 @@ struct MlpBackwardNode : OpNode<MlpBackwardNode> {
   std::vector<SavedVariable> weights, biases, kept;
   ActivationSpec activation, output_activation;
   std::vector<bool> mask;         // of the results
-  bool leaves_gradients = false;  // to the network's node, the last two inputs
+  bool leaves_gradients = false;  // to the network's node, the last three inputs
 
   auto fields() {
     return std::tie(grad_output, input, weights, biases, kept, activation, output_activation, mask, leaves_gradients);
@@ -101,7 +101,7 @@ struct MlpBackwardNode : OpNode<MlpBackwardNode> {
   std::string name() const override { return "FastopsMlpBackwardBackward"; }
 
   // The inputs are grad_output, input, weights[0], biases[0], weights[1], ... and, for the network's node, the
-  // direction and grad_output.
+  // direction, grad_output and what its output gets.
   variable_list gradients(variable_list&& cotangents) override {
     constexpr auto op = "mlp_backward";
     const std::vector<Tensor> w = unpack(op, "weights", weights);
@@ -110,7 +110,11 @@ struct MlpBackwardNode : OpNode<MlpBackwardNode> {
     const Tensor by_y = unpack(op, "grad_output", grad_output);
     const std::vector<Tensor> direction = scatter(std::move(cotangents), mask);
     const size_t count = 2 + 2 * w.size();
-    variable_list grads(count + (leaves_gradients ? 2 : 0));
+    variable_list grads(count + (leaves_gradients ? 3 : 0));
+    // A hook that was put on the network's output since is called: not with None.
+    if (leaves_gradients && !next_edge(count).function->tensor_pre_hooks().empty()) {
+      grads[count + 2] = at::zeros_like(by_y);
+    }
     if (only_moves_input(direction) && !at::GradMode::is_enabled() && !in_transform() && is_for_jet(mlp)) {
       if (leaves_gradients && wants(count) && !wants(0)) {
         grads[count] = direction[0];
@@ -251,9 +255,10 @@ std::pair<Tensor, variable_list> gradients_by_jet(const MlpArguments& mlp, const
 
 bool leave_gradients_to(Node& network, uint32_t direction, const Tensor& grad_input) {
   auto* const node = dynamic_cast<MlpBackwardNode*>(grad_input.grad_fn().get());
-  if (node == nullptr) return false;
+  if (node == nullptr || node->leaves_gradients) return false;
   node->add_next_edge({network.getptr(), direction});
   node->add_next_edge({network.getptr(), direction + 1});
+  node->add_next_edge({network.getptr(), 0});
   node->leaves_gradients = true;
   return true;
 }

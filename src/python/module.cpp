@@ -9,6 +9,7 @@
 #include <array>
 #include <limits>
 
+#include "autograd/mlp.h"
 #include "backends/cpu/kernels.h"
 #include "backends/cpu/memory.h"
 #include "backends/cpu/roofs.h"
@@ -293,6 +294,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("linear_act_of_modules", wrap_pybind_function(linear_act_of_modules));
   m.def("mlp_of_linears", wrap_pybind_function(mlp_of_linears));
   m.def("linear_act", wrap_pybind_function_no_gil(linear_act));
+  m.def("leave_gradients", wrap_pybind_function(leave_gradients));
   m.def("gated_mlp_of_linears", wrap_pybind_function(gated_mlp_of_linears));
 }
 
