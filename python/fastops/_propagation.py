@@ -10,6 +10,8 @@ from . import _C
 from ._eager import call
 from ._lists import biases_of, list_of
 
+_MOST_WEIGHTS_BY_JET = _C.most_weights_by_jet()
+
 
 def mlp_jet(
     input: Tensor,
@@ -213,13 +215,15 @@ def _jacobian_in_reverse(
     elements = 0
     for weight in weights:
         elements += weight.numel()
-    # The second derivatives of the network's own backward pass are fused where the weights are small: so many are in
-    # src/autograd/mlp_backward.cpp, too.
-    by_backward_pass = weights[-1].size(-2) == 1 and (elements <= 64 * 1024 or not torch.is_grad_enabled())
+    # The second derivatives of the network's own backward pass are fused up to so many weights.
+    most_elements = 64 * 1024
+    is_traced = False
     if not torch.jit.is_scripting():
+        most_elements = _MOST_WEIGHTS_BY_JET
         # The trace has no lists of optional tensors, and these ops are beneath autocast.
         is_traced = torch.jit.is_tracing() or torch.is_autocast_enabled(input.device.type)
-        by_backward_pass = by_backward_pass and not is_traced
+    is_fused = elements <= most_elements or not torch.is_grad_enabled()
+    by_backward_pass = weights[-1].size(-2) == 1 and is_fused and not is_traced
     if by_backward_pass:
         value, saved = torch.ops.fastops.mlp_forward(
             input, weights, biases, activation, output_activation, params, output_params

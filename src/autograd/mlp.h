@@ -24,8 +24,8 @@ inline std::vector<Tensor> differentiable_inputs(const MlpArguments& mlp) {
 // gives the gradients of both: the node of mlp_backward leaves its part to the network's node, as gradients of two
 // results of that node which no tensor bears. These are the direction and grad_output.
 
-// Whether that takes less time than the formulas of the nodes, though it computes the layers again: on CPUs, where the
-// products of the weights are not all there is to do. Measured; mlp_jacobian (Python) goes by it, too.
+// Whether that takes less time than the formulas of the nodes, though it computes the layers again. mlp_jacobian
+// (Python) goes by it, too.
 bool is_for_jet(const MlpArguments& mlp);
 
 // The network's derivative along the direction and the gradients of <by_output, y> + <by_derivative, y'>, at the places

@@ -228,10 +228,9 @@ bool is_for_jet(const MlpArguments& mlp) {
   const Tensor& x = mlp.input;
   const bool is_plain = x.device().is_cpu() && !x.key_set().has(c10::DispatchKey::Python) && !is_of_transform(x);
   if (!is_plain || x.dim() == 0 || is_ensemble(mlp.weights)) return false;
-  constexpr int64_t most_elements = 64 * 1024;
   int64_t elements = 0;
   for (const Tensor& weight : mlp.weights) elements += weight.numel();
-  return elements <= most_elements;
+  return elements <= most_weights_by_jet();
 }
 
 std::pair<Tensor, variable_list> gradients_by_jet(const MlpArguments& mlp, const Tensor& direction,

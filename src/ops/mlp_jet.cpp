@@ -6,6 +6,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <atomic>
 #include <string>
 
 #include "activations/derivative.h"
@@ -191,7 +192,12 @@ std::vector<Tensor> jet_backward_again(const MlpJetBackwardArguments& mlp) {
   return composite_mlp_jet_backward(mlp, /*again=*/true);
 }
 
+std::atomic<int64_t> most_by_jet = 64 * 1024;  // measured
+
 }  // namespace
+
+int64_t most_weights_by_jet() { return most_by_jet; }
+void set_most_weights_by_jet(int64_t count) { most_by_jet = count; }
 
 TORCH_LIBRARY_FRAGMENT(fastops, m) {
   const std::string arguments =

@@ -83,6 +83,12 @@ struct MlpJetBackward {
   FASTOPS_API MlpJetBackwardArguments checked() const;
 };
 
+// On CPUs, second derivatives of a network in a direction of its input are a pass of mlp_jet (autograd/mlp.h) where its
+// weights, all together, are at most so many; of more the formulas of the nodes take less time. The kernels in use set
+// it, when fastops is imported.
+FASTOPS_API int64_t most_weights_by_jet();
+FASTOPS_API void set_most_weights_by_jet(int64_t count);
+
 // In terms of differentiable ops; fills `saved` where given.
 FASTOPS_API Tensor composite_mlp_jet(const MlpJetArguments& mlp, std::vector<Tensor>* saved);
 // Likewise, from what was saved, or with `again` from the arguments alone, so that derivatives run through it.

@@ -295,6 +295,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("mlp_of_linears", wrap_pybind_function(mlp_of_linears));
   m.def("linear_act", wrap_pybind_function_no_gil(linear_act));
   m.def("leave_gradients", wrap_pybind_function(leave_gradients));
+  m.def("most_weights_by_jet", wrap_pybind_function(most_weights_by_jet));
   m.def("gated_mlp_of_linears", wrap_pybind_function(gated_mlp_of_linears));
 }
 

@@ -13,6 +13,7 @@
 #include "ops/environment.h"
 #include "ops/matrix.h"
 #include "ops/mlp.h"
+#include "ops/mlp_jet.h"
 
 namespace fastops::cpu {
 namespace {
@@ -137,6 +138,13 @@ Cpu this_cpu() {
   }();
   return kind;
 }
+
+// Products here that take half of the time of PyTorch's, whatever the size, outweigh that mlp_jet computes the layers
+// again; elsewhere the other work has to.
+const ReadAtImport jets_at_import([] {
+  const bool takes_half = this_cpu() == Cpu::other && gemm_kernels(Dtype::float32).multiply;
+  if (takes_half && wanted_products() != Products::torch) set_most_weights_by_jet(any);
+});
 
 bool is_by_intel() { return this_cpu() == Cpu::intel || this_cpu() == Cpu::intel_with_tiles; }
 

@@ -219,7 +219,8 @@ inline void stream_end() {
 #endif
 }
 
-// With masks, whole packets are as fast in a loop that takes parts, too; elsewhere they have one of their own.
+// With masks, whole packets of rows and of 16-bit numbers are as fast in a loop that takes parts, too; elsewhere they
+// have one of their own.
 #if defined(CPU_CAPABILITY_AVX512)
 inline constexpr bool has_masks = true;
 #else
@@ -227,8 +228,8 @@ inline constexpr bool has_masks = false;
 #endif
 
 // Whether a loop takes two packets at a time: beside a short formula of vectors of four floats, what the loop itself
-// does is half of the work.
-#if defined(FASTOPS_NEON) || defined(FASTOPS_SVE)
+// does is half of the work, and a third on CPUs that compute with sixteen at once.
+#if defined(FASTOPS_NEON) || defined(FASTOPS_SVE) || defined(CPU_CAPABILITY_AVX512)
 inline constexpr bool takes_two = true;
 #else
 inline constexpr bool takes_two = false;
@@ -244,7 +245,7 @@ void transform(bool stream, int64_t n, F f, Storage* y, const In*... x) {
   int64_t count = P::width;
   if (stream) count -= static_cast<int64_t>(reinterpret_cast<uintptr_t>(y) % bytes / sizeof(Storage));
   int64_t i = 0;
-  if (!has_masks && !stream) {
+  if (!stream && (P::parts == 1 || !has_masks)) {
     if constexpr (takes_two) {
       for (; i + 2 * P::width <= n; i += 2 * P::width) {
         // A count that the compiler sees: it writes the loop out.
