@@ -175,7 +175,7 @@ Tensor linear_act_autograd(c10::DispatchKeySet keys, LinearAct op) {
 
 void leave_gradients(const Tensor& output, const Tensor& grad_input) {
   auto* const node = dynamic_cast<MlpNode*>(output.grad_fn().get());
-  if (node == nullptr) return;
+  if (node == nullptr || !output.device().is_cpu()) return;
   if (node->num_inputs() == 1) node->take_left(grad_input, output);
   node->take_left_of(grad_input);
 }
