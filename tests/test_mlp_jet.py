@@ -433,17 +433,18 @@ def test_a_value_and_its_gradient_are_one_pass(device, points, way, sizes):
 
 
 @pytest.mark.parametrize("shape", [(3,), (5, 3), (2, 4, 3), (0, 3)], ids=str)
+@pytest.mark.parametrize("outputs", [1, 2])
 @pytest.mark.parametrize("ensemble", [False, True], ids=["MLP", "EnsembleMLP"])
-def test_methods_are_the_functions(device, shape, ensemble):
+def test_methods_are_the_functions(device, shape, outputs, ensemble):
     """Bit for bit, and with the same gradients, also of the input."""
-    mlp = fastops.nn.EnsembleMLP(2, 3, [8], 2, activation="silu") if ensemble else model(device, 3, 8, 2)
+    mlp = fastops.nn.EnsembleMLP(2, 3, [8], outputs, activation="silu") if ensemble else model(device, 3, 8, outputs)
     mlp = mlp.to(device, WIDEST)
     x = random_tensor(shape, WIDEST, device, 3).requires_grad_()
     points = x.expand(2, *shape) if ensemble and len(shape) < 3 else x
     weights, biases = [mlp[0].weight, mlp[2].weight], [mlp[0].bias, mlp[2].bias]
     arguments = (points, weights, biases, "silu" if ensemble else "tanh")
-    results = [*mlp.value_gradient_laplacian(x), mlp.jacobian(x)]
-    expected = [*fastops.functional.mlp_laplacian(*arguments), fastops.functional.mlp_jacobian(*arguments)[1]]
+    results = [*mlp.value_gradient_laplacian(x), *mlp.value_jacobian(x)]
+    expected = [*fastops.functional.mlp_laplacian(*arguments), *fastops.functional.mlp_jacobian(*arguments)]
     leaves = [x, *mlp.parameters()]
     for result, value in zip(results, expected, strict=True):
         assert_same_bits(result, value)

@@ -68,14 +68,12 @@ class Perceptron(nn.Sequential):
         Raises:
             RuntimeError: as :meth:`value_gradient_laplacian`.
         """
-        input, network = self._plain("value_jacobian", input)
-        return functional.mlp_jacobian(input, **network)
+        return self._value_and_jacobian("value_jacobian", input)
 
     @torch.jit.unused
     def jacobian(self, input: Tensor) -> Tensor:
         """The Jacobian of :meth:`value_jacobian` alone."""
-        input, network = self._plain("jacobian", input)
-        return functional.mlp_jacobian(input, **network)[1]
+        return self._value_and_jacobian("jacobian", input)[1]
 
     @torch.jit.unused
     def divergence(self, input: Tensor, probe: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -120,6 +118,14 @@ class Perceptron(nn.Sequential):
         raise NotImplementedError
 
     @torch.jit.unused
+    def _value_and_jacobian(self, method: str, input: Tensor) -> tuple[Tensor, Tensor]:
+        if not is_compiling() and not self.residual and not self._is_ensemble:
+            results = _C.gradients_of_modules(input, self._modules)
+            if results is not None:
+                return results
+        input, network = self._plain(method, input)
+        return functional.mlp_jacobian(input, **network)
+
     def _plain(self, method: str, input: Tensor) -> tuple[Tensor, dict[str, Any]]:
         """The points, and the arguments of their network."""
         name = f"nn.{type(self).__name__}.{method}"

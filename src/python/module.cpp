@@ -1,6 +1,8 @@
 // fastops._C: direct entry points for the eager hot path, and what the Python package asks of the library.
+#include <ATen/autocast_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/eye.h>
+#include <ATen/ops/ones_like.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/zeros.h>
 #include <torch/version.h>
@@ -167,6 +169,39 @@ py::object laplacians_of_modules(py::handle input, const py::dict& modules, bool
   return py::tuple(py::cast(std::move(results)));
 }
 
+// The outputs of such modules and their Jacobians in the input where these are the gradients of one output: what
+// mlp_jacobian of python/fastops/_propagation.py gives where it takes the network's own backward pass, and as it says
+// when; None elsewhere.
+py::object gradients_of_modules(py::handle input, const py::dict& modules) {
+  if (!plain::is_eager(input)) return py::none();
+  const auto network = plain::network(modules);
+  const Tensor& x = tensor_in(input.ptr());
+  constexpr int64_t least_features = 3;
+  if (!network || x.dim() == 0 || x.size(-1) < least_features) return py::none();
+  const auto& [weights, biases, hidden, last] = *network;
+  if (weights.front().size(1) != x.size(-1) || weights.back().size(0) != 1) return py::none();
+  int64_t elements = 0;
+  for (const Tensor& weight : weights) elements += weight.numel();
+  const bool is_fused = elements <= most_weights_by_jet() || !at::GradMode::is_enabled();
+  if (!is_fused || at::autocast::is_autocast_enabled(x.device().type())) return py::none();
+  Tensor output, gradient;
+  {
+    py::gil_scoped_release no_gil;
+    std::vector<Tensor> saved;
+    std::tie(output, saved) =
+        call_op(MlpForward{x, weights, biases, hidden.name, last.name, hidden.params, last.params});
+    c10::List<bool> mask;
+    for (size_t i = 0; i < 1 + 2 * weights.size(); ++i) mask.push_back(i == 0);
+    const Tensor ones = at::ones_like(output);
+    const std::optional<Tensor> kept = output;
+    gradient = call_op(MlpBackward{ones, x, weights, biases, kept, saved, hidden.name, last.name, hidden.params,
+                                   last.params, mask})[0];
+    leave_gradients(output, gradient);
+    gradient = gradient.unsqueeze(-2);
+  }
+  return py::make_tuple(std::move(output), std::move(gradient));
+}
+
 // mlp or, with other modules, dropout that is on, or a residual connection, sequential of the modules that are the
 // `_modules` of another; None if one of them is not plain, and where something is dropped unless that `may_drop`.
 py::object network_of_modules(py::handle input, const py::dict& modules, bool residual, bool checkpoint,
@@ -289,6 +324,7 @@ PYBIND11_MODULE(_C, m) {
         py::arg("residual"), py::arg("checkpoint"), py::arg("may_drop"));
   m.def("ensemble_of_modules", wrap_pybind_function(mlp_of_modules<true>));
   m.def("laplacians_of_modules", wrap_pybind_function(laplacians_of_modules));
+  m.def("gradients_of_modules", wrap_pybind_function(gradients_of_modules));
   m.def("gated_mlp_of_modules", wrap_pybind_function(gated_mlp_of_modules));
   m.def("packed_mlp_of_modules", wrap_pybind_function(packed_mlp_of_modules));
   m.def("linear_act_of_modules", wrap_pybind_function(linear_act_of_modules));
