@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fastops
+from checks import CalledOps
 from expected import activation, mlp_reference
 from reference import ACTIVATIONS, parameter_sets
 from sample import Sample, close
@@ -261,6 +263,53 @@ def test_gradient_penalty(hidden: nn.Module, device: Any) -> None:
         (slope,) = torch.autograd.grad(network(x).sum(), x, create_graph=True)
         penalty = ((slope.norm(dim=-1) - 1) ** 2).mean()
         results.append(gradients(penalty, [x, *network.parameters()]))
+    close(*results)
+
+
+WIDE = 24  # features that fill vectors
+
+
+def loss_after_two_steps(network: Any, x: Tensor, weights: list[Tensor]) -> Tensor:
+    """A loss after two steps of gradient descent that are differentiated, too."""
+    for _ in range(2):
+        grads = torch.autograd.grad(network(x, weights).square().mean(), weights, create_graph=True)
+        weights = [weight - grad for weight, grad in zip(weights, grads, strict=True)]
+    return network(x, weights).square().mean()
+
+
+def loss_of_second_derivatives(network: Any, x: Tensor, weights: list[Tensor]) -> Tensor:
+    """Which third derivatives train."""
+    (slope,) = torch.autograd.grad(network(x, weights).sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(slope[:, 0].sum(), x, create_graph=True)
+    return second.square().sum() + slope[:, 1].sum()
+
+
+@pytest.mark.parametrize("loss", [loss_after_two_steps, loss_of_second_derivatives])
+@pytest.mark.parametrize("op", ["mlp", "gated_mlp"])
+@pytest.mark.parametrize("rows", [1, 3, 40])
+@pytest.mark.parametrize("is_watched", [False, True])
+def test_products_of_second_derivatives(loss: Any, op: str, rows: int, is_watched: bool, device: Any) -> None:
+    """Products of whole vectors give PyTorch's derivatives, also while calls are watched, when they are PyTorch's."""
+
+    def fused(x: Tensor, weights: list[Tensor]) -> Tensor:
+        if op == "mlp":
+            return ops.mlp(x, weights, [None, None], "tanh")
+        return ops.gated_mlp(x, *weights, None, None, None, "tanh")
+
+    def plain(x: Tensor, weights: list[Tensor]) -> Tensor:
+        hidden = torch.tanh(nn.functional.linear(x, weights[0]))
+        if op == "gated_mlp":
+            hidden = hidden * nn.functional.linear(x, weights[1])
+        return nn.functional.linear(hidden, weights[-1])
+
+    shapes = [(2 * WIDE, WIDE)] * (1 if op == "mlp" else 2) + [(WIDE, 2 * WIDE)]
+    results = []
+    for network in (fused, plain):
+        x = random(rows, WIDE, device=device, requires_grad=True)
+        weights = [(random(*shape, device=device) / WIDE**0.5).requires_grad_() for shape in shapes]
+        with CalledOps() if is_watched else nullcontext():
+            total = loss(network, x, weights)
+            results.append([total, *gradients(total, [x, *weights])])
     close(*results)
 
 

@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "autograd/products.h"
 #include "ops/activation.h"
 #include "ops/bias_act.h"
 #include "ops/matrix.h"
@@ -26,17 +27,19 @@ inline Tensor multiply(const Tensor& a, const Tensor& b) { return a.defined() &&
 
 // x @ weight.T
 inline Tensor times(const Tensor& x, const Tensor& weight) {
-  return x.defined() && weight.defined() ? at::linear(x, weight) : Tensor();
+  return x.defined() && weight.defined() ? with_leading_dims(differentiable_product(as_matrix(x), weight.t()), x)
+                                         : Tensor();
 }
 
 // grad @ weight, the gradient of x in x @ weight.T
 inline Tensor input_gradient(const Tensor& grad, const Tensor& weight) {
-  return grad.defined() && weight.defined() ? at::matmul(grad, weight) : Tensor();
+  return grad.defined() && weight.defined() ? with_leading_dims(differentiable_product(as_matrix(grad), weight), grad)
+                                            : Tensor();
 }
 
 // grad.T @ x, the gradient of the weight in x @ weight.T
 inline Tensor weight_gradient(const Tensor& grad, const Tensor& x) {
-  return grad.defined() && x.defined() ? product(as_matrix(grad).mT(), as_matrix(x)) : Tensor();
+  return grad.defined() && x.defined() ? differentiable_product(as_matrix(grad).t(), as_matrix(x)) : Tensor();
 }
 
 inline Tensor bias_gradient(const Tensor& grad) { return grad.defined() ? as_matrix(grad).sum(0) : Tensor(); }

@@ -10,6 +10,7 @@
 #include "backends/cpu/launch.h"
 #include "backends/cpu/networks.h"
 #include "backends/cpu/rows.h"
+#include "ops/product.h"
 
 namespace fastops::cpu {
 namespace {
@@ -148,6 +149,18 @@ struct Device {
   static constexpr auto try_sequential = cpu::try_sequential;
   static constexpr auto try_sequential_backward = cpu::try_sequential_backward;
 };
+
+// a @ b by the kernels here, where they are the faster ones.
+Tensor product_here(const Tensor& a, const Tensor& b) {
+  const bool fit = a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(0) && a.scalar_type() == b.scalar_type();
+  if (!fit || (a.scalar_type() != at::kFloat && a.scalar_type() != at::kDouble)) return {};
+  if (goes_unpacked(a, b)) return Device::product(a, b);
+  const Tensor weight = b.t();
+  if (a.stride(1) != 1 || !weight.is_contiguous()) return {};
+  constexpr ActivationSpec identity{Activation::identity, {}};
+  return try_mlp({a, std::array{weight}, {Tensor()}, identity, identity}, nullptr).value_or(Tensor());
+}
+const RegisterProduct registered_product(product_here);
 
 }  // namespace
 
