@@ -119,6 +119,7 @@ class Perceptron(nn.Sequential):
 
     @torch.jit.unused
     def _value_and_jacobian(self, method: str, input: Tensor) -> tuple[Tensor, Tensor]:
+        """What :meth:`value_jacobian` returns, for the method of this name."""
         if not is_compiling() and not self.residual and not self._is_ensemble:
             results = _C.gradients_of_modules(input, self._modules)
             if results is not None:
@@ -126,6 +127,7 @@ class Perceptron(nn.Sequential):
         input, network = self._plain(method, input)
         return functional.mlp_jacobian(input, **network)
 
+    @torch.jit.unused
     def _plain(self, method: str, input: Tensor) -> tuple[Tensor, dict[str, Any]]:
         """The points, and the arguments of their network."""
         name = f"nn.{type(self).__name__}.{method}"
