@@ -227,10 +227,7 @@ std::vector<Tensor> mlp_backward_autograd(c10::DispatchKeySet keys, const MlpBac
 bool is_for_jet(const MlpArguments& mlp) {
   const Tensor& x = mlp.input;
   const bool is_plain = x.device().is_cpu() && !x.key_set().has(c10::DispatchKey::Python) && !is_of_transform(x);
-  if (!is_plain || x.dim() == 0 || is_ensemble(mlp.weights)) return false;
-  int64_t elements = 0;
-  for (const Tensor& weight : mlp.weights) elements += weight.numel();
-  return elements <= most_weights_by_jet();
+  return is_plain && x.dim() > 0 && !is_ensemble(mlp.weights) && are_few_for_jet(mlp.weights);
 }
 
 std::pair<Tensor, variable_list> gradients_by_jet(const MlpArguments& mlp, const Tensor& direction,

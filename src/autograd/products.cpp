@@ -52,7 +52,7 @@ Tensor differentiable_product(const Tensor& a, const Tensor& b) {
   if (!result.defined()) return at::mm(a, b);
   if (needs_grad(a, b)) {
     const auto node = make_node<ProductNode>();
-    node->set_next_edges(collect_next_edges(std::vector<Tensor>{a, b}));
+    node->set_next_edges(collect_next_edges(a, b));
     node->a = save(a);
     node->b = save(b);
     set_history(result, node);

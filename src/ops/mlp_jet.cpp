@@ -196,6 +196,11 @@ std::atomic<int64_t> most_by_jet = 64 * 1024;  // measured
 
 }  // namespace
 
+bool are_few_for_jet(at::TensorList weights) {
+  int64_t elements = 0;
+  for (const Tensor& weight : weights) elements += weight.numel();
+  return elements <= most_by_jet;
+}
 int64_t most_weights_by_jet() { return most_by_jet; }
 void set_most_weights_by_jet(int64_t count) { most_by_jet = count; }
 

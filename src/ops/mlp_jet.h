@@ -86,6 +86,7 @@ struct MlpJetBackward {
 // On CPUs, second derivatives of a network in a direction of its input are a pass of mlp_jet (autograd/mlp.h) where its
 // weights, all together, are at most so many; of more the formulas of the nodes take less time. The kernels in use set
 // it, when fastops is imported.
+FASTOPS_API bool are_few_for_jet(at::TensorList weights);
 FASTOPS_API int64_t most_weights_by_jet();
 FASTOPS_API void set_most_weights_by_jet(int64_t count);
 

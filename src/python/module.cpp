@@ -180,9 +180,7 @@ py::object gradients_of_modules(py::handle input, const py::dict& modules) {
   if (!network || x.dim() == 0 || x.size(-1) < least_features) return py::none();
   const auto& [weights, biases, hidden, last] = *network;
   if (weights.front().size(1) != x.size(-1) || weights.back().size(0) != 1) return py::none();
-  int64_t elements = 0;
-  for (const Tensor& weight : weights) elements += weight.numel();
-  const bool is_fused = elements <= most_weights_by_jet() || !at::GradMode::is_enabled();
+  const bool is_fused = !at::GradMode::is_enabled() || are_few_for_jet(weights);
   if (!is_fused || at::autocast::is_autocast_enabled(x.device().type())) return py::none();
   Tensor output, gradient;
   {

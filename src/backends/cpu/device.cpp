@@ -112,8 +112,14 @@ struct Device {
 
   static Tensor product(const Tensor& a, const Tensor& b) {
     if (a.stride(1) == 1 && b.stride(0) == 1 && b.stride(1) != 1) return linear(a, b.t(), {});
+    if (Tensor result = unpacked_product(a, b); result.defined()) return result;
     Tensor result = empty({a.size(0), b.size(1)}, a);
-    if (!goes_unpacked(a, b)) return at::mm_out(result, a, b);
+    return at::mm_out(result, a, b);
+  }
+  // Undefined where the matrices are not for that.
+  static Tensor unpacked_product(const Tensor& a, const Tensor& b) {
+    if (!goes_unpacked(a, b)) return {};
+    Tensor result = empty({a.size(0), b.size(1)}, a);
     TorchCaller caller;
     multiply(caller, dtype_of(a),
              {a.const_data_ptr(),
@@ -154,7 +160,7 @@ struct Device {
 Tensor product_here(const Tensor& a, const Tensor& b) {
   const bool fit = a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(0) && a.scalar_type() == b.scalar_type();
   if (!fit || (a.scalar_type() != at::kFloat && a.scalar_type() != at::kDouble)) return {};
-  if (goes_unpacked(a, b)) return Device::product(a, b);
+  if (Tensor result = Device::unpacked_product(a, b); result.defined()) return result;
   const Tensor weight = b.t();
   if (a.stride(1) != 1 || !weight.is_contiguous()) return {};
   constexpr ActivationSpec identity{Activation::identity, {}};
