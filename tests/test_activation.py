@@ -251,7 +251,9 @@ def test_special_values(name, device, dtype):
                 result = activation_backward(grad, x.to(device), name, params, False, order).cpu()
             expected = Approximate.exact(x.to(device)).activation(name, params, order).stored()
             overflowed = derivatives(name, x.to(compute_dtype(dtype)), params, order)[order].to(dtype)
-            ok = expected.holds(result) | (~overflowed.isfinite() & (bits(result) == bits(overflowed)))
+            # Of values, no NaN is: PyTorch's gelu has one at infinity.
+            overflows = ~overflowed.isfinite() if order else overflowed.isinf()
+            ok = expected.holds(result) | (overflows & (bits(result) == bits(overflowed)))
             if order == 0 or (order == 1 and name not in COMPOSED):
                 zero = (result == 0) & (expected.value == 0)
                 ok &= ~zero | (result.signbit() == expected.value.signbit())

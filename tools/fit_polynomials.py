@@ -1,6 +1,6 @@
-"""Fits the polynomials of src/backends/cpu/kernels/math.h and math_float64.cpp and prints their coefficients.
+"""Fits the polynomials of math.h, math_16.h and math_float64.cpp in src/backends/cpu/kernels and prints them.
 
-src/backends/hip/kernels/number.h has those for 16-bit results.
+src/backends/hip/kernels/number.h has those for 16-bit results on GPUs.
 
 float32: each, and the rational function, is the one of least maximum relative error on Chebyshev nodes (iteratively
 reweighted least squares), its coefficients rounded one after another from the lowest on, with the rest fitted again.
@@ -181,6 +181,11 @@ def main() -> None:
     def tanh_rest(s: mp.mpf) -> mp.mpf:
         return mp.mpf(1) / 3 - 2 * s / 15 if near(s) else (mp.sqrt(s) - mp.tanh(mp.sqrt(s))) / s ** mp.mpf(1.5)
 
+    def exp2_rest(r: mp.mpf) -> mp.mpf:
+        """2^r - 1 over r."""
+        return mp.log(2) + r * mp.log(2) ** 2 / 2 if near(r) else mp.expm1(r * mp.log(2)) / r
+
+    sixteenth = 1 / 32 * 1.0001
     targets = {
         # expm1(r) = r + r^2 q(r)
         "expm1": (
@@ -188,12 +193,13 @@ def main() -> None:
             (-half_ln2, half_ln2, 4),
             lambda r: mp.mpf(1) / 2 if near(r) else abs(r**2 / mp.expm1(r)),
         ),
-        # 2^r = 1 + r q(r)
-        "exp2": (
-            lambda r: mp.log(2) + r * mp.log(2) ** 2 / 2 if near(r) else mp.expm1(r * mp.log(2)) / r,
-            (-0.5, 0.5, 4),
-            lambda r: abs(r) / 2**r,
-        ),
+        # 2^r = 1 + r q(r), and for |r| <= 1/32; for results of 16 bits
+        "exp2": (exp2_rest, (-0.5, 0.5, 4), lambda r: abs(r) / 2**r),
+        "exp2_by_sixteenths": (exp2_rest, (-sixteenth, sixteenth, 2), lambda r: abs(r) / 2**r),
+        "exp2_16": (exp2_rest, (-0.5, 0.5, 3), lambda r: abs(r) / 2**r),
+        # for results of 16 bits, 2^r - 1 = r q(r)
+        "exp2m1_16": (exp2_rest, (-0.5, 0.5, 4), lambda r: 1 / exp2_rest(r)),
+        "exp2m1_16_by_sixteenths": (exp2_rest, (-sixteenth, sixteenth, 2), lambda r: 1 / exp2_rest(r)),
         # log(1 + f) = f - f^2/2 + f^3 q(f); 1 + f is a significand, from 3/4 to 3/2
         "log1p": (
             lambda f: mp.mpf(1) / 3 - f / 4 if near(f) else (mp.log1p(f) - f + f**2 / 2) / f**3,
@@ -206,25 +212,25 @@ def main() -> None:
             (0.0, 1.0, 8),
             lambda x: mp.mpf(0) if near(x) else abs(x**2 / mp.log1p(x)),
         ),
-        # on GPUs, for results of 16 bits: log1p(x) = x q(x) for x from 0 to 1
+        # for results of 16 bits: log1p(x) = x q(x) for x from 0 to 1
         "log1p_ratio": (
             lambda x: 1 - x / 2 if near(x) else mp.log1p(x) / x,
             (0.0, 1.0, 6),
             lambda x: mp.mpf(1) if near(x) else x / mp.log1p(x),
         ),
-        # expm1(x) = x q(x) for |x| <= 0.2
+        # on GPUs, for results of 16 bits: expm1(x) = x q(x) for |x| <= 0.2
         "expm1_ratio": (
             lambda x: 1 + x / 2 if near(x) else mp.expm1(x) / x,
             (-0.2, 0.2, 3),
             lambda x: mp.mpf(1) if near(x) else x / mp.expm1(x),
         ),
-        # tanh(x) = x q(x^2) for |x| <= 0.3
+        # on GPUs, for results of 16 bits: tanh(x) = x q(x^2) for |x| <= 0.3
         "tanh_ratio": (
             lambda s: 1 - s / 3 if near(s) else mp.tanh(mp.sqrt(s)) / mp.sqrt(s),
             (0.0, 0.09, 2),
             lambda s: mp.mpf(1) if near(s) else mp.sqrt(s) / mp.tanh(mp.sqrt(s)),
         ),
-        # x - tanh(x) = x^3 q(x^2) for |x| <= 0.6
+        # for results of 16 bits: x - tanh(x) = x^3 q(x^2) for |x| <= 0.6
         "tanh_remainder": (tanh_rest, (0.0, 0.36, 3), lambda s: 1 / tanh_rest(s)),
         # log(1 + exp(z)) = z/2 + ln 2 + z^2 q(z^2) for |z| <= 1
         "log1p_exp": (
@@ -252,14 +258,19 @@ def main() -> None:
         print(f"{name} on [{low:.6g}, {high:.6g}], relative error {error / 2**-24:.3f} * 2^-24:")
         print("   ", ", ".join(f"{c:.9e}f" for c in coefficients))
 
-    # Phi(-a) = 2^(-2 b^2) p(b) / q(b) with b = a sqrt(log2(e)) / 2
-    def mills(b: mp.mpf) -> mp.mpf:
-        return mp.erfc(b * mp.sqrt(2 * mp.log(2))) / 2 * mp.mpf(4) ** (b**2)
+    # Phi(-a) = 2^(-s b^2) p(b) / q(b) with b = a sqrt(log2(e) / (2 s)); on GPUs s is 2
+    def print_normal(name: str, s: int, high: float, numerator: int, denominator: int) -> None:
+        def mills(b: mp.mpf) -> mp.mpf:
+            return mp.erfc(b * mp.sqrt(s * mp.log(2))) / 2 * mp.mpf(2) ** (s * b**2)
 
-    p, q, error = fit_ratio(mills, 8.7, 4, 5)
-    print(f"normal on [0, 8.7], relative error {error / 2**-24:.3f} * 2^-24:")
-    print("   ", ", ".join(f"{c:.9e}f" for c in p))
-    print("   ", ", ".join(f"{c:.9e}f" for c in q))
+        p, q, error = fit_ratio(mills, high, numerator, denominator)
+        print(f"{name} on [0, {high}], relative error {error / 2**-24:.3f} * 2^-24:")
+        print("   ", ", ".join(f"{c:.9e}f" for c in p))
+        print("   ", ", ".join(f"{c:.9e}f" for c in q))
+
+    print_normal("normal", 1, 12.3, 4, 5)
+    print_normal("normal_16", 1, 12.3, 3, 4)
+    print_normal("normal on GPUs", 2, 8.7, 4, 5)
     print_float64()
 
 

@@ -14,7 +14,7 @@ void forward(const void* x, void* y, int64_t n, ActivationParams params, bool st
     return;
   }
   const auto p = compute_params<Storage>(params);
-  transform<Storage>(
+  transform<is_short<A>, Storage>(
       stream, n, [p](auto v) { return A::value(v, p); }, static_cast<Storage*>(y), static_cast<const Storage*>(x));
 }
 

@@ -20,8 +20,8 @@ void backward(const void* grad, const void* saved, void* dx, int64_t n, Activati
       }
     });
   };
-  transform<Storage>(stream, n, derivative, static_cast<Storage*>(dx), static_cast<const Storage*>(grad),
-                     static_cast<const Storage*>(saved));
+  transform<is_short<A>, Storage>(stream, n, derivative, static_cast<Storage*>(dx), static_cast<const Storage*>(grad),
+                                  static_cast<const Storage*>(saved));
 }
 
 // The same of a 16-bit type by a kernel of float32, as many elements at a time as the L1 cache holds: derivatives of

@@ -14,9 +14,9 @@ void bias_forward(ConstRows x, const void* bias, Rows z, Rows y, int64_t rows, i
     Storage* z_row = row<Storage>(z, r);
     Storage* y_row = row<Storage>(y, r);
     for_each_packet<Storage>(columns, [&](int64_t, auto load, auto store) {
-      const auto sum = apply<Storage>([](auto a, auto b) { return a + b; }, load(x_row), load(bias_row));
+      const auto sum = apply([](auto a, auto b) { return a + b; }, load(x_row), load(bias_row));
       if (z_row) store(sum, z_row);
-      store(apply<Storage>([&](auto v) { return A::value(v, p); }, sum), y_row);
+      store(apply([&](auto v) { return A::value(v, p); }, sum), y_row);
     });
   }
 }

@@ -41,7 +41,7 @@ void bias_backward(ConstRows grad, ConstRows saved, const void* bias, Rows dx, v
         Storage* value_row = value.data ? row<Storage>(value, r) + c0 : nullptr;
         for_each_packet<Storage>(n, [&](int64_t i, auto load, auto store) {
           auto s = load(saved_row);
-          if (bias_row) s = apply<Storage>([](Number a, Number b) { return a + b; }, s, load(bias_row + c0));
+          if (bias_row) s = apply([](Number a, Number b) { return a + b; }, s, load(bias_row + c0));
           const auto g = load(grad_row);
           Packet<Storage> d;
           if (!from_output && value_row) {
@@ -49,7 +49,7 @@ void bias_backward(ConstRows grad, ConstRows saved, const void* bias, Rows dx, v
             store(y, value_row);
             d = gradient;
           } else {
-            d = apply<Storage>(derivative, g, s);
+            d = apply(derivative, g, s);
           }
           if (dx_row) store(d, dx_row);
           for (int k = 0; total && k < Packet<Storage>::parts; ++k) {

@@ -8,8 +8,8 @@ template <class A, class Storage>
 void gated_forward(ConstRows gate, ConstRows up, Rows y, int64_t rows, int64_t columns, ActivationParams params) {
   const auto p = compute_params<Storage>(params);
   for (int64_t r = 0; r < rows; ++r) {
-    transform<Storage>(/*stream=*/false, columns, [p](auto g, auto u) { return A::value(g, p) * u; },
-                       row<Storage>(y, r), row<Storage>(gate, r), row<Storage>(up, r));
+    transform<is_short<A>, Storage>(/*stream=*/false, columns, [p](auto g, auto u) { return A::value(g, p) * u; },
+                                    row<Storage>(y, r), row<Storage>(gate, r), row<Storage>(up, r));
   }
 }
 
@@ -31,12 +31,11 @@ void gated_backward(ConstRows grad, ConstRows gate, ConstRows up, Rows dgate, Ro
       const auto u = load(up_row);
       const auto times_f = [&](Number a, Number b) { return A::value(b, p) * a; };
       if (dgate_row) {
-        store(apply<Storage>([&](Number a, Number b, Number c) { return A::template gradient<Number>(a * c, b, p); }, d,
-                             g, u),
+        store(apply([&](Number a, Number b, Number c) { return A::template gradient<Number>(a * c, b, p); }, d, g, u),
               dgate_row);
       }
-      if (dup_row) store(apply<Storage>(times_f, d, g), dup_row);
-      if (value_row) store(apply<Storage>(times_f, u, g), value_row);
+      if (dup_row) store(apply(times_f, d, g), dup_row);
+      if (value_row) store(apply(times_f, u, g), value_row);
     });
   }
 }

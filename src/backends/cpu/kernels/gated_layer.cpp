@@ -13,7 +13,7 @@ void gated_layer_forward(const void* arguments, const Block& block) {
     const auto up = add_bias<Storage>(sum(1), to.up_bias, load);
     store(gate, to.gate);
     store(up, to.up);
-    store_operand(apply<Storage>([&](auto g, auto u) { return A::value(g, p) * u; }, gate, up), to.next, to.as_stored);
+    store_operand(apply([&](auto g, auto u) { return A::value(g, p) * u; }, gate, up), to.next, to.as_stored);
   });
 }
 
@@ -22,7 +22,7 @@ void gated_layer_backward(const void* arguments, const Block& block) {
   const auto& to = *static_cast<const GatedBackwardArguments*>(arguments);
   const auto p = compute_params<Storage>(to.params);
   const auto product = [](const Packet<Storage>& x, const Packet<Storage>& y) {
-    return apply<Storage>([](auto a, auto b) { return a * b; }, x, y);
+    return apply([](auto a, auto b) { return a * b; }, x, y);
   };
   for_each_sum<Storage>(block, [&](auto sum, auto load, auto store, auto store_operand) {
     const auto grad = sum(0);

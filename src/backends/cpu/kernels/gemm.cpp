@@ -11,8 +11,7 @@ void store(const void* arguments, const Block& block) {
   const auto& to = *static_cast<const StoreArguments*>(arguments);
   for_each_sum<Storage>(block, [&](auto sum, auto load, auto store, auto) {
     const auto value = sum(0);
-    store(to.add ? apply<Storage>([](auto a, auto b) { return a + b; }, load(constant(to.result)), value) : value,
-          to.result);
+    store(to.add ? apply([](auto a, auto b) { return a + b; }, load(constant(to.result)), value) : value, to.result);
   });
 }
 

@@ -85,7 +85,7 @@ C10_ALWAYS_INLINE Numbers<S> load(const T* p, Count count) {
   } else {
     const auto packet = Packet<T>::load(p, count);
     static_assert(packet.parts == tile_vectors);
-    for (int k = 0; k < tile_vectors; ++k) out.part[k] = packet.part[k];
+    for (int k = 0; k < tile_vectors; ++k) out.part[k] = packet.part[k].v;
   }
   return out;
 }
@@ -97,7 +97,7 @@ C10_ALWAYS_INLINE void store(const Numbers<S>& value, T* p, Count count) {
     }
   } else {
     Packet<T> packet;
-    for (int k = 0; k < tile_vectors; ++k) packet.part[k] = value.part[k];
+    for (int k = 0; k < tile_vectors; ++k) packet.part[k] = value.part[k].v;
     packet.store(p, count);
   }
 }

@@ -11,7 +11,7 @@ void layer_forward(const void* arguments, const Block& block) {
   for_each_sum<Storage>(block, [&](auto sum, auto load, auto store, auto store_operand) {
     const auto z = add_bias<Storage>(sum(0), to.bias, load);
     store(z, to.pre);
-    const auto y = apply<Storage>([&](auto v) { return A::value(v, p); }, z);
+    const auto y = apply([&](auto v) { return A::value(v, p); }, z);
     store(y, to.post);
     store_operand(y, to.next, to.as_stored);
   });
@@ -35,7 +35,7 @@ void layer_backward(const void* arguments, const Block& block) {
       store(value, to.value);
       store_operand(gradient, to.dz, to.as_stored);
     } else {
-      store_operand(apply<Storage>(derivative, sum(0), load(to.saved)), to.dz, to.as_stored);
+      store_operand(apply(derivative, sum(0), load(to.saved)), to.dz, to.as_stored);
     }
   });
 }

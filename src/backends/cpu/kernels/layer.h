@@ -10,7 +10,7 @@ inline ConstRows every_row(const void* bias) { return {bias, 0}; }
 
 template <class Storage, class Load>
 Packet<Storage> add_bias(Packet<Storage> sum, const void* bias, Load load) {
-  return bias ? apply<Storage>([](auto a, auto b) { return a + b; }, sum, load(every_row(bias))) : sum;
+  return bias ? apply([](auto a, auto b) { return a + b; }, sum, load(every_row(bias))) : sum;
 }
 
 }  // namespace fastops::cpu::CPU_CAPABILITY

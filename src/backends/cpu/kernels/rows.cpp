@@ -109,7 +109,8 @@ void widen(ConstRows source, int64_t rows, int64_t columns, bool add, void* bloc
       for (int k = 0; k < P::parts && k * P::Number::width < count; ++k) {
         const int64_t part = std::min(P::Number::width, count - k * P::Number::width);
         S* const p = to + i + k * P::Number::width;
-        store(add ? load<S>(p, 0, part) + packet.part[k] : packet.part[k], p, 0, part);
+        const Vec<S> number = packet.part[k].v;
+        store(add ? load<S>(p, 0, part) + number : number, p, 0, part);
       }
     }
   }
@@ -127,7 +128,7 @@ void narrow(const void* block, int64_t rows, int64_t columns, Rows target) {
       P packet{};
       for (int k = 0; k < P::parts && k * P::Number::width < count; ++k) {
         const int64_t first = k * P::Number::width;
-        packet.part[k] = load<S>(from + i + first, 0, std::min(P::Number::width, count - first));
+        packet.part[k] = load<S>(from + i + first, 0, std::min(P::Number::width, count - first)).v;
       }
       packet.store(to + i, count);
     }

@@ -45,6 +45,11 @@ inline Floats subtract_product(Floats c, Floats a, Floats b) {
 #endif
 }
 
+#if defined(CPU_CAPABILITY_AVX512)
+// a * b - c, fused.
+inline Floats product_less(Floats c, Floats a, Floats b) { return _mm512_fmsub_ps(a, b, c); }
+#endif
+
 // -(a * b) - c, fused likewise.
 inline Floats negated_product_less(Floats c, Floats a, Floats b) {
 #if defined(CPU_CAPABILITY_AVX512)

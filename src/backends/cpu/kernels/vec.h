@@ -17,11 +17,12 @@
 #include "activations/functions.h"
 #include "backends/cpu/kernels.h"
 #include "backends/cpu/kernels/halves.h"
-#include "backends/cpu/kernels/math.h"
+#include "backends/cpu/kernels/math_16.h"
 
 namespace fastops::cpu::CPU_CAPABILITY {
 
-template <class S>
+// With `short_formulas`, numbers that are stored in 16 bits: functions are as exact as that needs (math_16.h).
+template <class S, bool short_formulas = false>
 struct Vec {
   using scalar = S;
   using Base = Vectorized<S>;
@@ -45,41 +46,67 @@ struct Vec {
   friend Mask<S> operator>=(Vec a, Vec b) { return less_equal(b.v, a.v); }
   friend Vec select(Mask<S> mask, Vec a, Vec b) { return choose(mask, a.v, b.v); }
 
-  friend Vec exp(Vec a) { return CPU_CAPABILITY::exp(a.v); }
-  friend Vec expm1(Vec a) { return CPU_CAPABILITY::expm1(a.v); }
+#define FASTOPS_VEC_FUNCTION(name)                  \
+  friend Vec name(Vec a) {                          \
+    if constexpr (short_formulas) {                 \
+      return CPU_CAPABILITY::in_16_bits::name(a.v); \
+    } else {                                        \
+      return CPU_CAPABILITY::name(a.v);             \
+    }                                               \
+  }
+  FASTOPS_VEC_FUNCTION(exp)
+  FASTOPS_VEC_FUNCTION(expm1)
+  FASTOPS_VEC_FUNCTION(tanh)
+#undef FASTOPS_VEC_FUNCTION
   friend Vec log1p(Vec a) { return CPU_CAPABILITY::log1p(a.v); }
-  friend Vec tanh(Vec a) { return CPU_CAPABILITY::tanh(a.v); }
   friend Vec erf(Vec a) { return CPU_CAPABILITY::erf(a.v); }
 };
 
 // ---- what is faster here than the definitions in activations/functions.h ----
 
-template <class S, class B, class C>
-Vec<S> multiply_add(Vec<S> a, B b, C c) {
-  return fmadd(a.v, Vec<S>(b).v, Vec<S>(c).v);
+template <class S, bool short_formulas, class B, class C>
+Vec<S, short_formulas> multiply_add(Vec<S, short_formulas> a, B b, C c) {
+  using V = Vec<S, short_formulas>;
+  return fmadd(a.v, V(b).v, V(c).v);
 }
-template <class S>
-Vec<S> clamp(Vec<S> x, S low, S high) {
+template <class S, bool short_formulas>
+Vec<S, short_formulas> clamp(Vec<S, short_formulas> x, S low, S high) {
   return at::vec::clamp(x.v, Vectorized<S>(low), Vectorized<S>(high));
 }
-template <class S>
-Vec<S> at_most(Vec<S> x, S high) {
+template <class S, bool short_formulas>
+Vec<S, short_formulas> at_most(Vec<S, short_formulas> x, S high) {
   return clamp_max(x.v, Vectorized<S>(high));
 }
-template <class S>
-Vec<S> at_least(Vec<S> x, S low) {
+template <class S, bool short_formulas>
+Vec<S, short_formulas> at_least(Vec<S, short_formulas> x, S low) {
   return clamp_min(x.v, Vectorized<S>(low));
 }
-inline Vec<float> quotient(Vec<float> a, Vec<float> b) { return quotient(a.v, b.v); }
-inline Vec<float> quotient_by_number(Vec<float> a, float b) { return quotient_by_number(a.v, b); }
-inline Vec<float> quotient_by_sum(Vec<float> a, float b) { return quotient_by_sum(a.v, Floats(b)); }
-inline Vec<float> reciprocal(Vec<float> b) { return reciprocal(b.v); }
-inline Vec<float> exp2(Vec<float> x) { return exp2(x.v); }
-inline Vec<float> decay(Vec<float> x) { return decay(x.v); }
-inline Vec<float> log1p_exp(Vec<float> x) { return log1p_exp(x.v); }
-inline Vec<float> tanh_remainder(Vec<float> x) { return tanh_remainder(x.v); }
-inline activations::Normal<Vec<float>> normal(Vec<float> x) {
-  const auto [cumulative, density] = normal(x.v);
+
+using FloatVec = Vec<float>;
+inline FloatVec quotient(FloatVec a, FloatVec b) { return quotient(a.v, b.v); }
+inline FloatVec quotient_by_number(FloatVec a, float b) { return quotient_by_number(a.v, b); }
+inline FloatVec quotient_by_sum(FloatVec a, float b) { return quotient_by_sum(a.v, Floats(b)); }
+inline FloatVec reciprocal(FloatVec b) { return reciprocal(b.v); }
+inline FloatVec exp2(FloatVec x) { return exp2(x.v); }
+inline FloatVec decay(FloatVec x) { return decay(x.v); }
+inline FloatVec log1p_exp(FloatVec x) { return log1p_exp(x.v); }
+inline FloatVec tanh_remainder(FloatVec x) { return tanh_remainder(x.v); }
+inline activations::Normal<FloatVec> normal(FloatVec x) {
+  const auto [cumulative, density] = normal(x.v, normal_tail(x.v));
+  return {cumulative, density};
+}
+
+using Vec16 = Vec<float, true>;
+inline Vec16 quotient(Vec16 a, Vec16 b) { return quotient(a.v, b.v); }
+inline Vec16 quotient_by_number(Vec16 a, float b) { return a.v * Floats(1.0f / b); }
+inline Vec16 quotient_by_sum(Vec16 a, float b) { return bounded_quotient(a.v, a.v + Floats(b)); }
+inline Vec16 reciprocal(Vec16 b) { return reciprocal(b.v); }
+inline Vec16 exp2(Vec16 x) { return in_16_bits::exp2(x.v); }
+inline Vec16 decay(Vec16 x) { return in_16_bits::decay(x.v); }
+inline Vec16 log1p_exp(Vec16 x) { return in_16_bits::log1p_exp(x.v); }
+inline Vec16 tanh_remainder(Vec16 x) { return in_16_bits::tanh_remainder(x.v); }
+inline activations::Normal<Vec16> normal(Vec16 x) {
+  const auto [cumulative, density] = normal(x.v, in_16_bits::normal_tail(x.v));
   return {cumulative, density};
 }
 
@@ -164,9 +191,9 @@ inline Doubles load_part(const double* p, int64_t count) {
 #endif
 
 // As many numbers as one vector of the storage type holds: one Vec, or two for the 16-bit types.
-template <class Storage>
+template <class Storage, bool in_order = true>
 struct Packet {
-  using Number = Vec<Compute<Storage>>;
+  using Number = Vec<Compute<Storage>, sizeof(Storage) == 2>;
   using Stored = decltype(load_part(static_cast<const Storage*>(nullptr), 0));
   static constexpr int64_t width = Stored::size();
   static constexpr int parts = static_cast<int>(width / Number::width);
@@ -191,6 +218,11 @@ struct Packet {
   static Packet from(Stored value) {
     if constexpr (parts == 1) {
       return {{Number(value)}};
+#if defined(FASTOPS_EVENS_AND_ODDS)
+    } else if constexpr (!in_order && std::is_same_v<Storage, c10::BFloat16>) {
+      const auto [evens, odds] = evens_and_odds(value);
+      return {{Number(evens), Number(odds)}};
+#endif
     } else {
       auto [low, high] = widened(value);  // GCC has constant vectors of SVE in memory
       return {{Number(low), Number(high)}};
@@ -199,6 +231,10 @@ struct Packet {
   Stored stored() const {
     if constexpr (parts == 1) {
       return part[0].v;
+#if defined(FASTOPS_EVENS_AND_ODDS)
+    } else if constexpr (!in_order && std::is_same_v<Storage, c10::BFloat16>) {
+      return rounded({part[0].v, part[1].v});
+#endif
     } else {
       return narrowed<Storage>(part[0].v, part[1].v);
     }
@@ -206,10 +242,10 @@ struct Packet {
 };
 
 // f of the corresponding parts.
-template <class Storage, class F, class... In>
-C10_ALWAYS_INLINE Packet<Storage> apply(F f, const In&... in) {
-  Packet<Storage> out;
-  for (int k = 0; k < Packet<Storage>::parts; ++k) out.part[k] = f(in.part[k]...);
+template <class F, class P, class... In>
+C10_ALWAYS_INLINE P apply(F f, const P& first, const In&... in) {
+  P out;
+  for (int k = 0; k < P::parts; ++k) out.part[k] = f(first.part[k], in.part[k]...);
   return out;
 }
 
@@ -227,45 +263,58 @@ inline constexpr bool has_masks = true;
 inline constexpr bool has_masks = false;
 #endif
 
-// Whether a loop takes two packets at a time: beside a short formula of vectors of four floats, what the loop itself
-// does is half of the work, and a third on CPUs that compute with sixteen at once.
-#if defined(FASTOPS_NEON) || defined(FASTOPS_SVE) || defined(CPU_CAPABILITY_AVX512)
-inline constexpr bool takes_two = true;
+// How many whole packets a loop takes at a time, and of how many it has the results before it stores any.
+//
+// What a loop does itself is half of the work beside a short formula of vectors of four floats, and a third on CPUs
+// that compute with sixteen at once. A long formula is a chain of operations that wait for each other, longer than what
+// a processor looks ahead: with registers for four chains, they are written side by side (CMakeLists.txt). What makes
+// 16-bit numbers of the results waits for the end of a chain, and takes places in the processor's queues meanwhile: it
+// comes later. (Long formulas of float64 call functions.)
+template <class P>
+constexpr int64_t packets_at_once([[maybe_unused]] bool is_short) {
+#if defined(CPU_CAPABILITY_AVX512)
+  return (is_short || std::is_same_v<typename P::Number::scalar, double> ? 2 : 4) / P::parts;
+#elif defined(FASTOPS_NEON) || defined(FASTOPS_SVE)
+  return 2 / P::parts;
 #else
-inline constexpr bool takes_two = false;
+  return 1;
 #endif
+}
+template <class P>
+constexpr int64_t packets_before_stores(bool is_short) {
+  const int64_t at_once = packets_at_once<P>(is_short);
+  return P::parts > 1 && at_once > 1 ? 4 * at_once : at_once;
+}
 
 // y[i] = f(x[i]...) for n elements; with `stream`, written past the caches. The first and the last ones go through the
 // same code as the others: a result never depends on its place in the tensor.
-template <class Storage, class F, class... In>
+template <bool is_short, class Storage, class F, class... In>
 void transform(bool stream, int64_t n, F f, Storage* y, const In*... x) {
-  using P = Packet<Storage>;
-  constexpr int64_t bytes = P::width * sizeof(Storage);
-  // With `stream`, the first packet ends where y is aligned.
-  int64_t count = P::width;
-  if (stream) count -= static_cast<int64_t>(reinterpret_cast<uintptr_t>(y) % bytes / sizeof(Storage));
+  using P = Packet<Storage, /*in_order=*/false>;
+  constexpr int64_t width = P::width;
+  constexpr int64_t at_once = packets_at_once<P>(is_short);
+  constexpr int64_t packets = packets_before_stores<P>(is_short);
+  const auto part = [&](int64_t i, int64_t count) { apply(f, P::load(x + i, count)...).store(y + i, count); };
   int64_t i = 0;
-  if (!stream && (P::parts == 1 || !has_masks)) {
-    if constexpr (takes_two) {
-      for (; i + 2 * P::width <= n; i += 2 * P::width) {
-        // A count that the compiler sees: it writes the loop out.
-        for (int64_t k = 0; k < 2; ++k) {
-          apply<Storage>(f, P::load(x + i + k * P::width, P::width)...).store(y + i + k * P::width, P::width);
-        }
+  if (stream) {  // from where y is aligned
+    i = std::min<int64_t>(n, -static_cast<int64_t>(reinterpret_cast<uintptr_t>(y) / sizeof(Storage)) & (width - 1));
+    if (i > 0) part(0, i);
+  }
+  const auto whole = [&](auto store) {
+    for (; i + packets * width <= n; i += packets * width) {
+      P result[packets];
+      for (int64_t k = 0; k < packets; k += at_once) {
+        for (int64_t j = k; j < k + at_once; ++j) result[j] = apply(f, P::load(x + i + j * width, width)...);
       }
-    } else {
-      for (; i + P::width <= n; i += P::width) apply<Storage>(f, P::load(x + i, P::width)...).store(y + i, P::width);
+      for (int64_t k = 0; k < packets; ++k) store(result[k], y + i + k * width);
     }
+  };
+  if (stream) {
+    whole([](const P& result, Storage* p) { result.stream(p); });
+  } else {
+    whole([](const P& result, Storage* p) { result.store(p, width); });
   }
-  for (; i < n; i += count, count = P::width) {
-    count = std::min(count, n - i);
-    const P result = apply<Storage>(f, P::load(x + i, count)...);
-    if (stream && count == P::width) {
-      result.stream(y + i);
-    } else {
-      result.store(y + i, count);
-    }
-  }
+  for (; i < n; i += width) part(i, std::min(width, n - i));
   if (stream) stream_end();
 }
 
@@ -293,6 +342,10 @@ Params<Compute<Storage>> compute_params(ActivationParams p) {
   using S = Compute<Storage>;
   return {static_cast<S>(p.first), static_cast<S>(p.second)};
 }
+
+// Whether the formulas of an activation are, polynomials in pieces, as short as loading and storing.
+template <class A>
+inline constexpr bool is_short = int{A::degree_in_input} < int{activations::ActivationBase::degree_in_input};
 
 // f(x) and g * f'(x)
 template <class A, class Storage>
