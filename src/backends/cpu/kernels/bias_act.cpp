@@ -13,9 +13,14 @@ void bias_forward(ConstRows x, const void* bias, Rows z, Rows y, int64_t rows, i
     const Storage* x_row = row<Storage>(x, r);
     Storage* z_row = row<Storage>(z, r);
     Storage* y_row = row<Storage>(y, r);
+    if (!z_row) {
+      transform<is_short<A>, Storage>(
+          /*stream=*/false, columns, [p](auto a, auto b) { return A::value(a + b, p); }, y_row, x_row, bias_row);
+      continue;
+    }
     for_each_packet<Storage>(columns, [&](int64_t, auto load, auto store) {
       const auto sum = apply([](auto a, auto b) { return a + b; }, load(x_row), load(bias_row));
-      if (z_row) store(sum, z_row);
+      store(sum, z_row);
       store(apply([&](auto v) { return A::value(v, p); }, sum), y_row);
     });
   }
