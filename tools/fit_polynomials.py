@@ -199,7 +199,6 @@ def main() -> None:
         "exp2_16": (exp2_rest, (-0.5, 0.5, 3), lambda r: abs(r) / 2**r),
         # for results of 16 bits, 2^r - 1 = r q(r)
         "exp2m1_16": (exp2_rest, (-0.5, 0.5, 4), lambda r: 1 / exp2_rest(r)),
-        "exp2m1_16_by_sixteenths": (exp2_rest, (-sixteenth, sixteenth, 2), lambda r: 1 / exp2_rest(r)),
         # log(1 + f) = f - f^2/2 + f^3 q(f); 1 + f is a significand, from 3/4 to 3/2
         "log1p": (
             lambda f: mp.mpf(1) / 3 - f / 4 if near(f) else (mp.log1p(f) - f + f**2 / 2) / f**3,

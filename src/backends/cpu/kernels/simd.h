@@ -45,10 +45,18 @@ inline Floats subtract_product(Floats c, Floats a, Floats b) {
 #endif
 }
 
+// a * b - c, fused likewise.
+inline Floats product_less(Floats c, Floats a, Floats b) {
 #if defined(CPU_CAPABILITY_AVX512)
-// a * b - c, fused.
-inline Floats product_less(Floats c, Floats a, Floats b) { return _mm512_fmsub_ps(a, b, c); }
+  return _mm512_fmsub_ps(a, b, c);
+#elif defined(CPU_CAPABILITY_AVX2)
+  return _mm256_fmsub_ps(a, b, c);
+#elif defined(FASTOPS_SVE)
+  return svnmsb_f32_x(all(), a, b, c);
+#else
+  return subtract_product(c, a, b).neg();
 #endif
+}
 
 // -(a * b) - c, fused likewise.
 inline Floats negated_product_less(Floats c, Floats a, Floats b) {
