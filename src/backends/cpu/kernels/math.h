@@ -55,14 +55,19 @@ inline Floats expm1_reduced(Floats r) { return fmadd(r * r, exp_tail(r), r); }
 // Added to a number n, this leaves it rounded to sixteenths, those below 1 in the lowest bits of the sum.
 inline constexpr float sixteenths_constant = 0x1.8p19f;
 
-// 2^n but for the power of the integer that is n or below it, from the sum of n and the constant.
-inline Floats sixteenth_power(Floats sum) {
-  alignas(64) static constexpr float powers[] = {
-      1.000000000e+00f, 1.044273782e+00f, 1.090507733e+00f, 1.138788635e+00f, 1.189207115e+00f, 1.241857812e+00f,
-      1.296839555e+00f, 1.354255547e+00f, 1.414213562e+00f, 1.476826146e+00f, 1.542210825e+00f, 1.610490332e+00f,
-      1.681792831e+00f, 1.756252160e+00f, 1.834008086e+00f, 1.915206561e+00f};
-  return _mm512_permutexvar_ps(_mm512_castps_si512(sum), _mm512_load_ps(powers));
+// A number for each sixteenth.
+inline Floats from_table(const float* sixteenths, Floats sum) {
+  return _mm512_permutexvar_ps(_mm512_castps_si512(sum), _mm512_load_ps(sixteenths));
 }
+// 2^(k / 16) and what these numbers lack.
+alignas(64) inline constexpr float powers[] = {1.000000000e+00f, 1.044273734e+00f, 1.090507746e+00f, 1.138788581e+00f,
+                                               1.189207077e+00f, 1.241857767e+00f, 1.296839595e+00f, 1.354255557e+00f,
+                                               1.414213538e+00f, 1.476826191e+00f, 1.542210817e+00f, 1.610490322e+00f,
+                                               1.681792855e+00f, 1.756252170e+00f, 1.834008098e+00f, 1.915206552e+00f};
+alignas(64) inline constexpr float lacking[] = {
+    0.000000000e+00f,  4.833470157e-08f,  -1.307753994e-08f, 5.386222313e-08f,  3.797635273e-08f, 4.496838102e-08f,
+    -4.018999533e-08f, -1.012334927e-08f, 2.420323497e-08f,  -4.500898854e-08f, 8.070904833e-09f, 9.836217174e-09f,
+    -2.475532668e-08f, -9.235770371e-09f, -1.123927795e-08f, 9.845328108e-09f};
 #endif
 
 // exp(x) for x from -104, below which it is 0, to 89, above which it is infinite.
@@ -73,8 +78,9 @@ inline Floats exp_bounded(Floats x) {
   const Floats n = sum - constant;
   const Floats r = fmadd(x, Floats(1.925963033e-8f), product_less(n, x, log2_e));
   const Floats q = polynomial(r, 6.931471825e-01f, 2.402342856e-01f, 5.550236627e-02f);
-  const Floats power = sixteenth_power(sum);
-  return scale(fmadd(power * r, q, power), n);
+  const Floats power = from_table(powers, sum);
+  // By the power of the integer that is n or below it.
+  return scale(fmadd(power * r, q, from_table(lacking, sum)) + power, n);
 #else
   const Floats n = nearest_exponent(x).n;
   return scale(exp_reduced(subtract_exponent(x, n)), n);
