@@ -17,6 +17,7 @@ from reference import (
     parameter_sets,
 )
 from strategies import (
+    DEVICE,
     LENGTHS,
     dtypes,
     every_activation,
@@ -183,6 +184,22 @@ def test_bias_gradient_does_not_depend_on_threads(device, dtype, restore_threads
         for result in results[1:]:
             assert_same_bits(result[0], results[0][0], f"{shape}, self")
             assert_same_bits(result[1], results[0][1], f"{shape}, bias")
+
+
+@pytest.mark.skipif(DEVICE not in ("cpu", "cuda"), reason="Apple's GPUs may take subnormal numbers for zeros")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_rounding_to_sixteen_bits(device, dtype):
+    """Sums are rounded to nearest, those in the middle to the even number; NaN stays, what is too large is infinite."""
+    every = torch.arange(-(1 << 15), 1 << 15).to(torch.int16).view(dtype)
+    # Every number, and parts of the unit in its last place, where that is no less than any number.
+    unit = torch.ldexp(torch.full(every.shape, torch.finfo(dtype).eps / 2), torch.frexp(every.float()).exponent)
+    for part in (0.0, 0.25, 0.5, 0.75, 1.5, -0.5):
+        bias = (part * unit).to(dtype)
+        expected = (every.float() + bias.float()).to(dtype)
+        result = bias_act(every.to(device), bias.to(device), "identity").cpu()
+        same = (result.view(torch.int16) == expected.view(torch.int16)) | (result.isnan() & expected.isnan())
+        wrong = [(every[i].item(), bias[i].item(), result[i].item()) for i in (~same).nonzero().flatten()[:5]]
+        assert not wrong, f"{part}: (x, bias, result) {wrong}"
 
 
 @every_activation
