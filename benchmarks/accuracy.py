@@ -252,8 +252,8 @@ def report(kept: dict[str, tuple[Worst, Worst]], stride: int, gradient_stride: i
 
 Written by `benchmarks/accuracy.py`, which says how it is measured: {fastops._C.cpu_capability()} kernels, torch
 {torch.__version__}. The unit is the distance of neighbouring float32 numbers at the true value; half a unit is the best
-possible. 16-bit types are computed in float32, by formulas with errors of some 3e-6, which do not show there, and
-rounded once; `tests/test_activation.py` tries all of their values.
+possible. 16-bit types are computed in float32, on x86 by formulas with errors of some 3e-6, which do not show there,
+and rounded once; `tests/test_activation.py` tries all of their values.
 
 ## Elementary functions
 

@@ -257,6 +257,12 @@ def main() -> None:
         print(f"{name} on [{low:.6g}, {high:.6g}], relative error {error / 2**-24:.3f} * 2^-24:")
         print("   ", ", ".join(f"{c:.9e}f" for c in coefficients))
 
+    powers = [np.float32(mp.mpf(2) ** (mp.mpf(k) / 16)) for k in range(16)]
+    lacking = [np.float32(mp.mpf(2) ** (mp.mpf(k) / 16) - mp.mpf(float(power))) for k, power in enumerate(powers)]
+    print("2^(k / 16) and what these numbers lack:")
+    for numbers in (powers, lacking):
+        print("   ", ", ".join(f"{number:.9e}f" for number in numbers))
+
     # Phi(-a) = 2^(-s b^2) p(b) / q(b) with b = a sqrt(log2(e) / (2 s)); on GPUs s is 2
     def print_normal(name: str, s: int, high: float, numerator: int, denominator: int) -> None:
         def mills(b: mp.mpf) -> mp.mpf:

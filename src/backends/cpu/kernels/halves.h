@@ -85,13 +85,15 @@ inline BFloat16s narrowed<c10::BFloat16>(Floats low, Floats high) {
 
 // Of bfloat16 the numbers of even places and those of odd ones: neither takes a permutation. Back they are rounded to
 // nearest, ties to even.
-#if defined(CPU_CAPABILITY_AVX512)
+#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
 #define FASTOPS_EVENS_AND_ODDS
 using BFloat16s = Vectorized<c10::BFloat16>;
 struct EvensAndOdds {
   Floats evens;
   Floats odds;
 };
+#endif
+#if defined(CPU_CAPABILITY_AVX512)
 inline EvensAndOdds evens_and_odds(BFloat16s v) {
   const __m512i bits = v;
   return {_mm512_castsi512_ps(_mm512_slli_epi32(bits, 16)),
@@ -117,12 +119,6 @@ inline BFloat16s narrowed<c10::BFloat16>(Floats low, Floats high) {
   return BFloat16s(_mm512_permutexvar_epi16(_mm512_load_si512(places), rounded({low, high})));
 }
 #elif defined(CPU_CAPABILITY_AVX2)
-#define FASTOPS_EVENS_AND_ODDS
-using BFloat16s = Vectorized<c10::BFloat16>;
-struct EvensAndOdds {
-  Floats evens;
-  Floats odds;
-};
 inline EvensAndOdds evens_and_odds(BFloat16s v) {
   const __m256i bits = v;
   return {_mm256_castsi256_ps(_mm256_slli_epi32(bits, 16)),

@@ -51,8 +51,6 @@ inline Floats product_less(Floats c, Floats a, Floats b) {
   return _mm512_fmsub_ps(a, b, c);
 #elif defined(CPU_CAPABILITY_AVX2)
   return _mm256_fmsub_ps(a, b, c);
-#elif defined(FASTOPS_SVE)
-  return svnmsb_f32_x(all(), a, b, c);
 #else
   return subtract_product(c, a, b).neg();
 #endif

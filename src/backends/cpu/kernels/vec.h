@@ -190,10 +190,17 @@ inline Doubles load_part(const double* p, int64_t count) {
 }
 #endif
 
+// Whether 16-bit numbers have formulas of their own. On Arm these take more instructions than those of float32.
+#if defined(FASTOPS_NEON) || defined(FASTOPS_SVE)
+inline constexpr bool has_short_formulas = false;
+#else
+inline constexpr bool has_short_formulas = true;
+#endif
+
 // As many numbers as one vector of the storage type holds: one Vec, or two for the 16-bit types.
 template <class Storage, bool in_order = true>
 struct Packet {
-  using Number = Vec<Compute<Storage>, sizeof(Storage) == 2>;
+  using Number = Vec<Compute<Storage>, has_short_formulas && sizeof(Storage) == 2>;
   using Stored = decltype(load_part(static_cast<const Storage*>(nullptr), 0));
   static constexpr int64_t width = Stored::size();
   static constexpr int parts = static_cast<int>(width / Number::width);
@@ -263,28 +270,26 @@ inline constexpr bool has_masks = true;
 inline constexpr bool has_masks = false;
 #endif
 
-// How many whole packets a loop takes at a time, and of how many it has the results before it stores any.
-//
-// What a loop does itself is half of the work beside a short formula of vectors of four floats, and a third on CPUs
-// that compute with sixteen at once. A long formula is a chain of operations that wait for each other, longer than what
-// a processor looks ahead: with registers for four chains, they are written side by side (CMakeLists.txt). What makes
-// 16-bit numbers of the results waits for the end of a chain, and takes places in the processor's queues meanwhile: it
-// comes later. (Long formulas of float64 call functions.)
+// Whether long formulas are computed for four vectors side by side. Each is a chain of operations that wait for the one
+// before, longer than what a processor looks ahead: with registers for four chains, they are written so
+// (CMakeLists.txt). What makes 16-bit numbers of the results waits for the end of a chain, and takes places in the
+// processor's queues meanwhile: it comes later, for some packets together. (Long formulas of float64 call functions.)
 template <class P>
-constexpr int64_t packets_at_once([[maybe_unused]] bool is_short) {
+constexpr bool side_by_side([[maybe_unused]] bool is_short) {
 #if defined(CPU_CAPABILITY_AVX512)
-  return (is_short || std::is_same_v<typename P::Number::scalar, double> ? 2 : 4) / P::parts;
-#elif defined(FASTOPS_NEON) || defined(FASTOPS_SVE)
-  return 2 / P::parts;
+  return !is_short && !std::is_same_v<typename P::Number::scalar, double>;
 #else
-  return 1;
+  return false;
 #endif
 }
-template <class P>
-constexpr int64_t packets_before_stores(bool is_short) {
-  const int64_t at_once = packets_at_once<P>(is_short);
-  return P::parts > 1 && at_once > 1 ? 4 * at_once : at_once;
-}
+
+// How many packets another loop takes at a time: beside a short formula of vectors of four floats, what the loop itself
+// does is half of the work, and a third on CPUs that compute with sixteen at once.
+#if defined(FASTOPS_NEON) || defined(FASTOPS_SVE) || defined(CPU_CAPABILITY_AVX512)
+inline constexpr int64_t packets_at_once = 2;
+#else
+inline constexpr int64_t packets_at_once = 1;
+#endif
 
 // y[i] = f(x[i]...) for n elements; with `stream`, written past the caches. The first and the last ones go through the
 // same code as the others: a result never depends on its place in the tensor.
@@ -292,8 +297,6 @@ template <bool is_short, class Storage, class F, class... In>
 void transform(bool stream, int64_t n, F f, Storage* y, const In*... x) {
   using P = Packet<Storage, /*in_order=*/false>;
   constexpr int64_t width = P::width;
-  constexpr int64_t at_once = packets_at_once<P>(is_short);
-  constexpr int64_t packets = packets_before_stores<P>(is_short);
   const auto part = [&](int64_t i, int64_t count) { apply(f, P::load(x + i, count)...).store(y + i, count); };
   int64_t i = 0;
   if (stream) {  // from where y is aligned
@@ -301,12 +304,23 @@ void transform(bool stream, int64_t n, F f, Storage* y, const In*... x) {
     if (i > 0) part(0, i);
   }
   const auto whole = [&](auto store) {
-    for (; i + packets * width <= n; i += packets * width) {
-      P result[packets];
-      for (int64_t k = 0; k < packets; k += at_once) {
-        for (int64_t j = k; j < k + at_once; ++j) result[j] = apply(f, P::load(x + i + j * width, width)...);
+    if constexpr (side_by_side<P>(is_short)) {
+      constexpr int64_t at_once = 4 / P::parts;
+      constexpr int64_t packets = P::parts == 1 ? at_once : 4 * at_once;
+      for (; i + packets * width <= n; i += packets * width) {
+        P result[packets];
+        for (int64_t k = 0; k < packets; k += at_once) {
+          for (int64_t j = k; j < k + at_once; ++j) result[j] = apply(f, P::load(x + i + j * width, width)...);
+        }
+        for (int64_t k = 0; k < packets; ++k) store(result[k], y + i + k * width);
       }
-      for (int64_t k = 0; k < packets; ++k) store(result[k], y + i + k * width);
+    } else {
+      for (; i + packets_at_once * width <= n; i += packets_at_once * width) {
+        // A count that the compiler sees: it writes the loop out.
+        for (int64_t k = 0; k < packets_at_once; ++k) {
+          store(apply(f, P::load(x + i + k * width, width)...), y + i + k * width);
+        }
+      }
     }
   };
   if (stream) {
