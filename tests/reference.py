@@ -350,7 +350,10 @@ class Approximate:
     def _apply(self, series, order, scale, roundings, either_side, places=(0.0,)):
         x = self.value
         result, slope = series(x, count=order + 1)[order:]
-        error = roundings * self.eps * (result.abs() + (x * slope).nan_to_num().abs() + scale)
+        units = roundings * self.eps
+        if self.dtype != compute_dtype(self.dtype):
+            units += torch.finfo(self.dtype).eps / 64  # formulas that are as exact as the rounding needs
+        error = units * (result.abs() + (x * slope).nan_to_num().abs() + scale)
         smallest = torch.finfo(compute_dtype(self.dtype)).smallest_normal
         error = error + torch.where((result != 0) | (self.error != 0), smallest * x.abs().clamp(min=1), 0.0)
         reach = self.error

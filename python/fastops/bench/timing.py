@@ -13,7 +13,7 @@ from itertools import repeat
 from typing import NamedTuple
 
 # A sample is one call, or as many as last this long: well above what the clock and the loop cost.
-SAMPLE_SECONDS = 0.002
+SAMPLE_SECONDS = 0.01
 FEWEST_ROUNDS, MOST_ROUNDS = 5, 101
 
 Work = Callable[[], object]
