@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -77,8 +78,12 @@ def mlp_jet_reference(
         slope = derivative(function, 1)(value)
         rows = [function(value), tangents * slope]
         if seconds.size(-2):
-            factors = torch.tensor(trace_weights or [1.0] * directions, dtype=z.dtype, device=z.device)
-            bends = tangents.square() * derivative(function, 2)(value) * factors.unsqueeze(-1)
+            left, right = range(directions), range(directions)
+            if seconds.size(-2) > directions:
+                left, right = zip(*itertools.combinations_with_replacement(range(directions), 2), strict=True)
+            factors = torch.tensor(trace_weights or [1.0] * len(left), dtype=z.dtype, device=z.device)
+            products = tangents[..., list(left), :] * tangents[..., list(right), :]
+            bends = products * derivative(function, 2)(value) * factors.unsqueeze(-1)
             is_sum = seconds.size(-2) < directions
             rows.append(seconds * slope + (bends.sum(-2, keepdim=True) if is_sum else bends))
         return torch.cat(rows, -2)

@@ -93,10 +93,11 @@ def mlp_samples() -> Iterator[Sample]:
 
 
 def mlp_jet_samples() -> Iterator[Sample]:
-    """With and without second derivatives, each or their sum, with weights or without."""
+    """With and without second derivatives, each, of pairs or their sum, with weights or without."""
     cases = [
         ("tanh", "identity", (3, 4, 2), (True, False), (2,), (2, 1), [], ()),
         ("gelu", "sigmoid", (2, 3, 2), (True, True), (2, 2), (2, 2), [], ()),
+        ("gelu", "tanh", (2, 3, 2), (True, True), (2,), (2, 3), [], ()),
         ("silu", "mish", (2, 2), (True,), (), (3, 0), [], ()),
         ("softplus", "identity", (2, 3, 2), (False, True), (2,), (2, 1), [1.0, -0.5], ()),
         ("tanh", "identity", (2, 3, 2), (True, True), (2,), (2, 1), [], (3,)),

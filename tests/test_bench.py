@@ -83,6 +83,7 @@ def test_both_sides_compute_the_same(dtype: torch.dtype) -> None:
     for workload in (
         Network("", "", 5, dtype, lambda: models.sequential((6, 7, 3), nn.Softshrink())),
         Network("", "", 5, dtype, lambda: models.Laplacian(models.sequential((2, 7, 2), nn.Tanh()))),
+        Network("", "", 5, dtype, lambda: models.Hessian(models.sequential((2, 7, 2), nn.Tanh()))),
         Network("", "", 5, dtype, lambda: models.GatedMLP(6, 7), input_gradient=True),
         Elementwise("", "mish", 100, dtype),
     ):

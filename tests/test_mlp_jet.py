@@ -88,7 +88,7 @@ def test_against_the_formula(device, dtype, data):
     """Output and gradients, of any sizes, with each kind of second derivatives."""
     sizes = data.draw(st.lists(features, min_size=2, max_size=5))
     directions = data.draw(st.integers(1, 5))
-    seconds = data.draw(st.sampled_from([0, 1, directions]))
+    seconds = data.draw(st.sampled_from([0, 1, directions, directions * (directions + 1) // 2]))
     points = data.draw(st.sampled_from([(), (0,), (1,), (7,), (3, 5), (40,)]))
     biased = data.draw(st.booleans())
     hidden, last = data.draw(st.sampled_from(SMOOTH)), data.draw(st.sampled_from(["identity", *SMOOTH]))
@@ -101,7 +101,7 @@ def test_against_the_formula(device, dtype, data):
     check(x, directions, weights, biases, hidden, last, grad, trace_weights)
 
 
-@pytest.mark.parametrize(("directions", "seconds"), [(2, 1), (2, 2), (30, 0), (64, 1), (100, 1), (60, 60)])
+@pytest.mark.parametrize(("directions", "seconds"), [(2, 1), (2, 2), (2, 3), (30, 0), (12, 78), (13, 91), (64, 1), (100, 1), (60, 60)])
 def test_blocks(device, directions, seconds):
     """Several blocks and chunks of points, and points with more rows than there are kernels for."""
     dtype = torch.float32
@@ -113,7 +113,7 @@ def test_blocks(device, directions, seconds):
 
 
 @pytest.mark.parametrize("columns", [1, 2, 15, 16, 17, 31, 32, 33, 65])
-@pytest.mark.parametrize("seconds", [0, 1, 3])
+@pytest.mark.parametrize("seconds", [0, 1, 3, 6])
 def test_columns(device, columns, seconds):
     """Layers of less than a vector, and of a few more than some, in a matrix product and at the end."""
     weights, biases = network((5, columns, columns), torch.float32, device)
@@ -123,7 +123,7 @@ def test_columns(device, columns, seconds):
 
 
 @pytest.mark.parametrize("name", ["relu", "leaky_relu", "hardtanh", "softshrink", "hardswish", "relu_squared"])
-@pytest.mark.parametrize("seconds", [0, 1, 2])
+@pytest.mark.parametrize("seconds", [0, 1, 2, 3])
 def test_infinite_derivatives(device, name, seconds):
     """Where a derivative of the activation is zero everywhere, infinite tangents and gradients are no NaN in values."""
     z = random_tensor((4, 3 + seconds, 3), torch.float64, device, 7)
@@ -300,15 +300,62 @@ def test_first_derivatives(device, dtype, name, data):
             assert_close(one, other, dtype, f"gradient {i}", (math.prod((1, *points)) ** 0.5 * largest.detach(),))
 
 
-FIRST_DERIVATIVES = [
+def symmetric(of_pairs, count):
+    """The matrices [..., count, count] of what pairs have, [..., pairs]."""
+    matrix = of_pairs.new_zeros((*of_pairs.shape[:-1], count, count))
+    for k, (i, j) in enumerate(itertools.combinations_with_replacement(range(count), 2)):
+        matrix[..., i, j] = matrix[..., j, i] = of_pairs[..., k]
+    return matrix
+
+
+@every_dtype
+@once
+@given(st.data())
+def test_hessian(device, dtype, data):
+    """From pairs of inputs and from the layers, where those are many; and the gradients."""
+    inputs = data.draw(st.integers(1, 9))
+    outputs = data.draw(st.integers(0, 4))
+    hidden_sizes = data.draw(st.lists(features, max_size=3))
+    points = data.draw(st.sampled_from([(), (0,), (1,), (7,), (3, 5), (40,)]))
+    biased = data.draw(st.booleans())
+    hidden, last = data.draw(st.sampled_from(SMOOTH)), data.draw(st.sampled_from(["identity", *SMOOTH]))
+    weights, biases = network((inputs, *hidden_sizes, outputs), dtype, device, biased=biased)
+    x = random_tensor((*points, inputs), dtype, device, 7)
+    leaves = [leaf.requires_grad_() for leaf in (x, *interleaved(weights, biases))]
+    references = [wide(leaf).requires_grad_() for leaf in leaves]
+    jet_of = mlp_jet_reference(inputs, [biased] * len(weights), activation(hidden), activation(last))
+    pairs = inputs * (inputs + 1) // 2 if inputs > 1 else 1
+    directions = torch.eye(inputs, dtype=torch.float64).expand(*points, inputs, inputs)
+    none = torch.zeros(*points, pairs, inputs, dtype=torch.float64)
+    jet = jet_of(torch.cat([references[0].unsqueeze(-2), directions, none], -2), *references[1:])
+    value, jacobian, of_pairs = jet.split([1, inputs, pairs], -2)
+    expected = value.squeeze(-2), jacobian.mT, symmetric(of_pairs.mT, inputs)
+    results = fastops.functional.mlp_hessian(x, weights, biases, hidden, last)
+    largest = [max((part.detach().abs().max() for part in expected if part.numel()), default=torch.zeros(()))]
+    for what, result, other in zip(("value", "Jacobian", "Hessian"), results, expected, strict=True):
+        assert_close(result.detach(), other.detach(), dtype, what, largest)
+    grads = [random_tensor(tuple(result.shape), dtype, device, 20 + i) for i, result in enumerate(results)]
+    gradients = torch.autograd.grad(results, leaves, grads, allow_unused=True)
+    wanted = torch.autograd.grad(expected, references, [wide(grad) for grad in grads], allow_unused=True)
+    largest.extend(tensor for tensor in wanted if tensor is not None)
+    terms = [math.prod((1, *points)) ** 0.5 * inputs * tensor for tensor in largest]
+    for i, (one, other) in enumerate(zip(gradients, wanted, strict=True)):
+        assert one is None or other is not None or not one.any()
+        if other is not None:
+            one = torch.zeros_like(leaves[i]) if one is None else one
+            assert_close(one, other, dtype, f"gradient {i}", terms)
+
+
+DERIVATIVES = [
     *(("mlp_divergence", sizes) for sizes in ((3, 3), (3, 4, 3), (3, 4, 5, 3), (3, 4, 5, 4, 3))),
     *(("mlp_jacobian", sizes) for sizes in ((5, 1), (4, 3, 1), (5, 4, 3, 2), (2, 3, 1))),
+    *(("mlp_hessian", sizes) for sizes in ((2, 3, 2), (3, 4, 3, 1), (6, 3, 1), (6, 4, 3, 1))),
 ]
 
 
-@pytest.mark.parametrize(("name", "sizes"), FIRST_DERIVATIVES, ids=str)
+@pytest.mark.parametrize(("name", "sizes"), DERIVATIVES, ids=str)
 @pytest.mark.parametrize("last", ["identity", "silu"])
-def test_derivatives_of_first_derivatives(device, name, sizes, last):
+def test_derivatives_of_derivatives(device, name, sizes, last):
     """Of the first and the second order; of points under vmap, of an ensemble, and under autocast."""
     weights, biases = network(sizes, WIDEST, device)
     x = random_tensor((2, sizes[0]), WIDEST, device, 7)
@@ -446,8 +493,10 @@ def test_methods_are_the_functions(device, shape, outputs, ensemble):
     points = x.expand(2, *shape) if ensemble and len(shape) < 3 else x
     weights, biases = [mlp[0].weight, mlp[2].weight], [mlp[0].bias, mlp[2].bias]
     arguments = (points, weights, biases, "silu" if ensemble else "tanh")
-    results = [*mlp.value_gradient_laplacian(x), *mlp.value_jacobian(x)]
-    expected = [*fastops.functional.mlp_laplacian(*arguments), *fastops.functional.mlp_jacobian(*arguments)]
+    results = [*mlp.value_gradient_laplacian(x), *mlp.value_jacobian(x), *mlp.value_jacobian_hessian(x)]
+    functional = fastops.functional
+    functions = functional.mlp_laplacian, functional.mlp_jacobian, functional.mlp_hessian
+    expected = [result for function in functions for result in function(*arguments)]
     leaves = [x, *mlp.parameters()]
     for result, value in zip(results, expected, strict=True):
         assert_same_bits(result, value)
@@ -509,7 +558,7 @@ def test_errors_of_the_op(device):
     x = random_tensor((6, 4, 3), WIDEST, device, 7)
     for directions, trace_weights, message in (
         (0, [], "directions must be at least 1, but is 0"),
-        (4, [], "input has 4 rows for each point, but with 4 directions it must have 5, 6 or 9"),
+        (4, [], "input has 4 rows for each point, but with 4 directions it must have 5, 6, 9 or 15"),
         (2, [1.0], "trace_weights has 1 entries, but must be empty, or have one for each of the 2 directions"),
         (3, [1.0, 1.0, 1.0], "trace_weights has 3 entries, but must be empty"),
     ):
@@ -538,6 +587,8 @@ def test_errors_of_the_functions(device):
         ({"order": 3}, "order must be 1 or 2, but is 3"),
         ({"order": 1, "trace": True}, "trace is a sum of second derivatives, but order is 1"),
         ({"trace_weights": [1.0]}, "trace_weights are given, but trace is False"),
+        ({"order": 1, "pairs": True}, "pairs have second derivatives, but order is 1"),
+        ({"trace": True, "pairs": True}, "pairs have second derivatives, but trace"),
     ):
         with pytest.raises(ValueError, match=message):
             jet(x, eye, weights, biases, "tanh", **keywords)

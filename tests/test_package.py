@@ -20,7 +20,7 @@ import fastops.nn
 from reference import ACTIVATIONS
 from sample import as_tuple
 
-PROPAGATED = {"mlp_divergence", "mlp_jacobian", "mlp_laplacian"}  # of other ops
+PROPAGATED = {"mlp_divergence", "mlp_hessian", "mlp_jacobian", "mlp_laplacian"}  # of other ops
 FUSED = {"act_mul", "bias_act", "gated_act", "gated_mlp", "linear_act", "mlp", "mlp_jet", "sequential"}
 LAYERS = {"EnsembleLinear", "EnsembleMLP", "GatedMLP", "LinearAct", "MLP", "ResidualMLP"}
 
@@ -110,6 +110,7 @@ def test_script_function(name: str, device: Any) -> None:
         "mlp": (x, [square, square], [vector, None]),
         "mlp_jet": (x, square, [square, square], [vector, None], "tanh"),
         "mlp_divergence": (x, [square, square], [vector, vector], "tanh"),
+        "mlp_hessian": (x, [square, square], None, "tanh"),
         "mlp_jacobian": (x, [square, square], None, "tanh"),
         "mlp_laplacian": (x, [square], [vector], "tanh", "tanh"),
         "gated_mlp": (x, square, square, square, vector),

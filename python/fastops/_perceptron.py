@@ -76,6 +76,25 @@ class Perceptron(nn.Sequential):
         return self._value_and_jacobian("jacobian", input)[1]
 
     @torch.jit.unused
+    def value_jacobian_hessian(self, input: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The outputs and their first and second derivatives in the input (:func:`fastops.functional.mlp_hessian`).
+
+        Of a few inputs in one forward pass, as :meth:`value_gradient_laplacian`, which has the trace alone and takes
+        less.
+
+        Args:
+            input: points [..., in_features].
+
+        Returns:
+            [..., out_features], [..., out_features, in_features] and [..., out_features, in_features, in_features].
+
+        Raises:
+            RuntimeError: as :meth:`value_gradient_laplacian`.
+        """
+        input, network = self._plain("value_jacobian_hessian", input)
+        return functional.mlp_hessian(input, **network)
+
+    @torch.jit.unused
     def divergence(self, input: Tensor, probe: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The outputs of a vector field, and its divergence, the trace of the Jacobian.
 

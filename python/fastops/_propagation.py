@@ -25,16 +25,17 @@ def mlp_jet(
     order: int = 2,
     trace: bool = False,
     trace_weights: list[float] | None = None,
+    pairs: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """:func:`mlp` and its derivatives along directions of the input, propagated with the values in one forward pass.
 
     Each point takes as many rows of the layers' matrix products as it has values: itself, its derivatives along the D
     directions, and the second ones, or with ``trace`` their weighted sum in one row. An activation f makes of
-    ``z``, ``z_d`` and ``z_dd`` the values ``f(z)``, ``f'(z) z_d`` and ``f'(z) z_dd + f''(z) z_d**2``. (Li et al., A
-    computational framework for neural network-based variational Monte Carlo with Forward Laplacian, 2024.) At kinks
-    the derivatives are those that autograd takes. The results are differentiable to any order in all arguments; of
-    them, one backward pass is an op, too, and needs ``z`` of each layer with an activation, D + 1 + the second ones as
-    many numbers as :func:`mlp` keeps.
+    ``z``, ``z_d`` and ``z_dd`` the values ``f(z)``, ``f'(z) z_d`` and ``f'(z) z_dd + f''(z) z_d**2``, and with ``pairs``
+    of ``z_de``, the derivative along d and e, ``f'(z) z_de + f''(z) z_d z_e``. (Li et al., A computational framework for
+    neural network-based variational Monte Carlo with Forward Laplacian, 2024.) At kinks the derivatives are those that
+    autograd takes. The results are differentiable to any order in all arguments; of them, one backward pass is an op,
+    too, and needs ``z`` of each layer with an activation, D + 1 + the second ones as many numbers as :func:`mlp` keeps.
 
     Args:
         input: points [..., in_features].
@@ -43,21 +44,28 @@ def mlp_jet(
         order: 2, or 1 for first derivatives alone.
         trace: the sum of the second derivatives alone, which takes D + 2 rows a point instead of 2 D + 1.
         trace_weights: numbers that the terms of that sum are multiplied with; None for ones.
+        pairs: the second derivatives along each two directions, D (D + 1) / 2 rows a point for D of them: first those
+            along the first direction and each, then those along the second one and each from that on, and so on.
 
     Returns:
         The values [..., out_features], the first derivatives [..., D, out_features], and the second ones
-        [..., D, out_features], with ``trace`` [..., out_features], with order 1 of no direction,
-        [..., 0, out_features].
+        [..., D, out_features], with ``pairs`` [..., D (D + 1) / 2, out_features], with ``trace`` [..., out_features],
+        with order 1 of no direction, [..., 0, out_features].
 
     Raises:
         TypeError: an argument of another kind, an unsupported dtype, or two of them.
-        ValueError: shapes that do not fit, an order other than 1 and 2, a trace of first derivatives, weights of no
-            trace, or what :func:`mlp` refuses.
+        ValueError: shapes that do not fit, an order other than 1 and 2, a trace or pairs of first derivatives, a trace
+            of pairs, weights of no trace, or what :func:`mlp` refuses.
     """
     if order != 1 and order != 2:
         raise ValueError(f"fastops.mlp_jet: order must be 1 or 2, but is {order}")
     if trace and order == 1:
         raise ValueError("fastops.mlp_jet: trace is a sum of second derivatives, but order is 1")
+    if pairs and (trace or order == 1):
+        raise ValueError(
+            "fastops.mlp_jet: pairs have second derivatives, but "
+            + ("trace, which is the sum of those of each direction alone, is True" if trace else "order is 1")
+        )
     if trace_weights is not None and not trace:
         raise ValueError("fastops.mlp_jet: trace_weights are given, but trace is False")
     if input.dim() < 1 or directions.dim() < 2 or directions.size(-1) != input.size(-1):
@@ -71,7 +79,7 @@ def mlp_jet(
         raise ValueError(
             f"fastops.mlp_jet: directions of each point must have shape {sizes}, but have {list(directions.shape)}"
         )
-    seconds = 0 if order == 1 else 1 if trace else count
+    seconds = 0 if order == 1 else 1 if trace else count * (count + 1) // 2 if pairs else count
     rows = [input.unsqueeze(-2), directions.expand(sizes)]
     if seconds > 0:
         rows.append(
@@ -198,9 +206,9 @@ def _value_and_sums(
     return value, sums
 
 
-def _slope(z: Tensor, activation: str, params: list[float]) -> Tensor:
-    """The activation's derivative."""
-    return torch.ops.fastops.activation_backward(torch.ones_like(z), z, activation, params)
+def _slope(z: Tensor, activation: str, params: list[float], order: int = 1) -> Tensor:
+    """The activation's derivative, of some order."""
+    return torch.ops.fastops.activation_backward(torch.ones_like(z), z, activation, params, False, order)
 
 
 def _jacobian_in_reverse(
@@ -356,3 +364,105 @@ def mlp_laplacian(
         trace_weights=trace_weights,
     )
     return value, first.transpose(-2, -1), second
+
+
+def mlp_hessian(
+    input: Tensor,
+    weights: list[Tensor],
+    biases: list[Tensor | None] | None = None,
+    activation: str = "relu",
+    output_activation: str = "identity",
+    params: list[float] | None = None,
+    output_params: list[float] | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """:func:`mlp`, its Jacobian, and the matrix of second derivatives of each output.
+
+    In one forward pass with a row for each of them, 1 + n + n (n + 1) / 2 rows a point for n inputs
+    (:func:`mlp_jet`). Where these are many, from the layers: with ``z`` what the activations ``f`` are applied to,
+    ``J = dz/dx``, and ``g`` the derivatives of an output in ``f(z)``, its Hessian is the sum over the layers of
+    ``J.T @ diag(g f''(z)) @ J``, from 1 + n rows a point on the way up and one for each output on the way down.
+    :func:`mlp_laplacian` has the trace alone, from n + 2 rows.
+
+    Args:
+        input: points [..., in_features].
+        weights, biases, activation, output_activation, params, output_params: as of :func:`mlp`.
+
+    Returns:
+        The values [..., out_features], the Jacobians [..., out_features, in_features] and the Hessians
+        [..., out_features, in_features, in_features].
+
+    Raises:
+        TypeError, ValueError: as :func:`mlp_jet`.
+    """
+    features = _features(input, weights)
+    count = features[0]
+    rows_of_pairs = 1 + count + count * (count + 1) // 2
+    # Measured.
+    if features[-1] >= 0 and rows_of_pairs > 3 * (1 + count + features[-1]):
+        return _hessian_from_layers(
+            input,
+            weights,
+            biases_of(weights, biases),
+            activation,
+            output_activation,
+            list_of(params),
+            list_of(output_params),
+        )
+    directions = torch.eye(input.size(-1), dtype=input.dtype, device=input.device)
+    value, first, second = mlp_jet(
+        input, directions, weights, biases, activation, output_activation, params, output_params, pairs=True
+    )
+    # Where the pair (i, j) is in the order of pairs.
+    all_inputs = torch.arange(count, device=input.device)
+    low = torch.minimum(all_inputs.unsqueeze(-1), all_inputs)
+    high = torch.maximum(all_inputs.unsqueeze(-1), all_inputs)
+    places = low * count - low * (low - 1) // 2 + high - low
+    hessian = second.transpose(-2, -1).index_select(-1, places.flatten()).unflatten(-1, [count, count])
+    return value, first.transpose(-2, -1), hessian
+
+
+def _hessian_from_layers(
+    input: Tensor,
+    weights: list[Tensor],
+    biases: list[Tensor | None],
+    activation: str,
+    output_activation: str,
+    params: list[float],
+    output_params: list[float],
+) -> tuple[Tensor, Tensor, Tensor]:
+    value, sums = _value_and_sums(input, weights, biases, activation, output_activation, params, output_params)
+    members = list(weights[0].shape[:-2])
+    of_points = members + [1] * (input.dim() - 1 - len(members))  # the same for all points
+    # What the activations are applied to, in all inputs, [..., in_features, features].
+    first = weights[0].to(value.dtype).mT  # another one under autocast
+    jacobians = [first.reshape(of_points + list(first.shape[-2:]))]
+    for i in range(1, len(weights)):
+        slopes = _slope(sums[i - 1], activation, params).unsqueeze(-2)
+        jacobians.append(_linear(jacobians[-1] * slopes, weights[i], None))
+    jacobian = jacobians[-1].transpose(-2, -1)
+    last = weights[-1].to(value.dtype)
+    rows = last.view(of_points + list(last.shape[-2:]))
+    terms: list[Tensor] = []
+    if output_activation != "identity":
+        slopes = _slope(sums[-1], output_activation, output_params).unsqueeze(-1)
+        bends = _slope(sums[-1], output_activation, output_params, 2).unsqueeze(-1).unsqueeze(-1)
+        terms.append(bends * jacobian.unsqueeze(-1) * jacobian.unsqueeze(-2))
+        jacobian = jacobian * slopes
+        rows = rows * slopes
+    for i in range(len(weights) - 2, -1, -1):
+        bends = (rows * _slope(sums[i], activation, params, 2).unsqueeze(-2)).unsqueeze(-2)
+        up = jacobians[i].unsqueeze(-3)
+        # Of the first layer, the same matrix for all.
+        down = weights[0].to(value.dtype) if i == 0 and not members else up.transpose(-2, -1)
+        terms.append(torch.matmul(up * bends, down))
+        if i > 0:
+            slopes = _slope(sums[i], activation, params).unsqueeze(-2)
+            rows = _linear(rows * slopes, weights[i].mT, None)
+    sizes = list(value.shape) + [input.size(-1), input.size(-1)]
+    if len(terms) == 0:
+        zeros = value.masked_fill(torch.ones([], dtype=torch.bool, device=value.device), 0.0)  # with a graph
+        return value, jacobian.expand(sizes[:-1]), zeros.unsqueeze(-1).unsqueeze(-1).expand(sizes)
+    hessian = terms[0]
+    for term in terms[1:]:
+        hessian = hessian + term
+    return value, jacobian, hessian

@@ -17,7 +17,7 @@ from . import _activations
 from ._activations import *  # noqa: F403
 from ._eager import call
 from ._lists import biases_of, list_of
-from ._propagation import mlp_divergence, mlp_jacobian, mlp_jet, mlp_laplacian
+from ._propagation import mlp_divergence, mlp_hessian, mlp_jacobian, mlp_jet, mlp_laplacian
 from ._steps import dropout_seed
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "linear_act",
     "mlp",
     "mlp_divergence",
+    "mlp_hessian",
     "mlp_jacobian",
     "mlp_jet",
     "mlp_laplacian",

@@ -29,11 +29,16 @@ JetForm check_form(std::string_view op, const MlpArguments& mlp, int64_t directi
                     mlp.ensemble ? "members, " : "", "..., rows of a point, in_features], but has ", input.dim(),
                     " dimensions");
   const c10::SymInt rows = input.sym_size(-2);
-  const int64_t seconds = rows == 1 + directions ? 0 : rows == 2 + directions ? 1 : directions;
+  const int64_t pairs = directions * (directions + 1) / 2;
+  const int64_t seconds = rows == 1 + directions       ? 0
+                          : rows == 2 + directions     ? 1
+                          : rows == 1 + 2 * directions ? directions
+                                                       : pairs;
   TORCH_CHECK_VALUE(rows == 1 + directions + seconds, "fastops.", op, ": input has ", rows,
                     " rows for each point, but with ", directions, " directions it must have ", 1 + directions, ", ",
-                    2 + directions, " or ", 1 + 2 * directions,
-                    ": the value, the tangents, and their second derivatives, or the sum of these");
+                    2 + directions, ", ", 1 + 2 * directions, " or ", 1 + directions + pairs,
+                    ": the value, the tangents, and no second derivatives, the sum of those of each, these, or those",
+                    " of each pair");
   TORCH_CHECK_VALUE(trace_weights.empty() || (seconds == 1 && trace_weights.size() == size_t(directions)), "fastops.",
                     op, ": trace_weights has ", trace_weights.size(), " entries, but must be empty, or have one for",
                     " each of the ", directions, " directions of an input with ", 2 + directions,
@@ -83,10 +88,37 @@ Tensor weighted(const Tensor& tangents, const JetForm& form) {
   return at::cat(rows, -2);
 }
 
-// t_d^2, or the sum of w_d t_d^2
+// f(d, first) for each direction: its pairs with those from itself on are from `first` on.
+template <class F>
+void for_each_direction(const JetForm& form, F f) {
+  for (int64_t d = 0, first = 0; d < form.directions; first += form.directions - d++) f(d, first);
+}
+Tensor from(const Tensor& tangents, int64_t i) { return tangents.narrow(-2, i, tangents.size(-2) - i); }
+
+// t_d^2, t_d t_e of each pair, or the sum of w_d t_d^2
 Tensor squares(const Tensor& tangents, const JetForm& form) {
+  if (form.pairs()) {
+    std::vector<Tensor> rows;
+    for_each_direction(form,
+                       [&](int64_t i, int64_t) { rows.push_back(tangents.narrow(-2, i, 1) * from(tangents, i)); });
+    return at::cat(rows, -2);
+  }
   const Tensor each = weighted(tangents, form) * tangents;
   return form.each() ? each : each.sum(-2, /*keepdim=*/true);
+}
+
+// The gradient of the tangents, given that of squares().
+Tensor squares_backward(const Tensor& grad, const Tensor& tangents, const JetForm& form) {
+  if (!form.pairs()) return weighted(tangents, form) * grad * 2;
+  Tensor sum;
+  std::vector<Tensor> rows;
+  for_each_direction(form, [&](int64_t i, int64_t first) {
+    const Tensor of_pairs = grad.narrow(-2, first, form.directions - i);
+    rows.push_back((of_pairs * from(tangents, i)).sum(-2, /*keepdim=*/true));
+    const Tensor others = at::constant_pad_nd(of_pairs * tangents.narrow(-2, i, 1), {0, 0, i, 0});
+    sum = sum.defined() ? sum + others : others;
+  });
+  return sum + at::cat(rows, -2);
 }
 
 // The derivatives of an activation at the value, of orders 1 to `count`. Undefined are those that are zero everywhere:
@@ -128,7 +160,7 @@ Tensor activate_backward(const Tensor& grad, const Tensor& z, const ActivationSp
   if (d.at[3].defined()) bend = bend + squares(jet.tangents, form) * d.at[3];
   const Tensor slope = by.seconds * bend;
   by_value = by_value + (form.seconds > 1 ? slope.sum(-2, /*keepdim=*/true) : slope);
-  by_tangents = by_tangents + weighted(jet.tangents, form) * (by.seconds * d.at[2]) * 2;
+  by_tangents = by_tangents + squares_backward(by.seconds * d.at[2], jet.tangents, form);
   return at::cat({by_value, by_tangents, by.seconds * d.at[1]}, -2);
 }
 

@@ -1,10 +1,13 @@
 // mlp_jet: a multi-layer perceptron with the derivatives of its outputs along directions of its input, in one pass.
 //
 // The input has for each point its 1 + D + S rows: the point, D tangents, and S second derivatives. They are the Taylor
-// coefficients (but for factors) of curves through the point, and the output has those of their images:
-//   y = f(z),  y_d = f'(z) z_d,  and either y_dd = f'(z) z_dd + f''(z) z_d^2 for each d (S = D),
-//   or their sum with weights w_d alone, y_s = f'(z) z_s + f''(z) sum_d w_d z_d^2 (S = 1), or neither (S = 0)
-// for an activation, and the same matrix product for all rows of a linear layer, whose bias the first row alone has.
+// coefficients (but for factors) of a surface through the point, and the output has those of its image:
+//   y = f(z),  y_d = f'(z) z_d,  and for an activation
+//   S = D:            y_dd = f'(z) z_dd + f''(z) z_d^2 for each d,
+//   S = D (D + 1) / 2: y_de = f'(z) z_de + f''(z) z_d z_e for each pair d <= e, in the order of d and then e,
+//   S = 1:            the sum with weights w_d of the former alone, y_s = f'(z) z_s + f''(z) sum_d w_d z_d^2,
+//   S = 0:            none,
+// and the same matrix product for all rows of a linear layer, whose bias the first row alone has.
 // With the identity as tangents, y_d are the gradient and y_s the Laplacian: Li et al., "A computational framework for
 // neural network-based variational Monte Carlo with Forward Laplacian", Nature Machine Intelligence, 2024.
 #pragma once
@@ -19,8 +22,9 @@ struct JetForm {
   std::vector<double> trace_weights;  // empty where all are 1
 
   int64_t rows() const { return 1 + directions + seconds; }
-  // Whether each direction has its second derivative, or else there is their sum.
+  // Whether each direction has its second derivative, or each pair of them; else there is the sum of the former.
   bool each() const { return seconds == directions && trace_weights.empty(); }
+  bool pairs() const { return seconds > directions; }
 };
 
 struct MlpJetArguments : MlpArguments {

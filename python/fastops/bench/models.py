@@ -122,6 +122,48 @@ class _LaplacianByPropagation(Laplacian):
         return torch.cat([value, gradient.flatten(1), laplacian], 1)
 
 
+class Hessian(Derivative):
+    """Values, gradients and Hessians."""
+
+    def forward(self, points: Tensor) -> Tensor:
+        with torch.inference_mode(False), torch.enable_grad():
+            x = points.clone().requires_grad_()
+            value = self.network(x)
+            rows = [torch.autograd.grad(value[:, o].sum(), x, create_graph=True)[0] for o in range(value.shape[1])]
+            # Each point has a part in its own row alone.
+            parts = [part for row in rows for part in row.sum(0).unbind()]
+            seconds = [torch.autograd.grad(part, x, create_graph=True)[0] for part in parts]
+            return torch.cat([value, *rows, *seconds], 1)
+
+    def by_fastops(self) -> nn.Module:
+        return _HessianByPropagation(by_fastops(self.network))
+
+    def by_transforms(self) -> nn.Module | None:
+        return _HessianByTransforms(self.network)
+
+
+class _HessianByTransforms(Hessian):
+    """By torch.func.hessian, forward over reverse mode, of each point."""
+
+    def forward(self, points: Tensor) -> Tensor:
+        with torch.inference_mode(False):
+
+            def gradients(point: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+                rows, value = self.jacobian_and_value(point)
+                return rows, (rows, value)
+
+            hessian, (rows, value) = torch.func.vmap(torch.func.jacfwd(gradients, has_aux=True))(points.clone())
+            return torch.cat([value, rows.flatten(1), hessian.flatten(1)], 1)
+
+
+class _HessianByPropagation(Hessian):
+    def forward(self, points: Tensor) -> Tensor:
+        network = self.network
+        assert isinstance(network, fastops.nn.MLP)
+        value, jacobian, hessian = network.value_jacobian_hessian(points)
+        return torch.cat([value, jacobian.flatten(1), hessian.flatten(1)], 1)
+
+
 class Divergence(Derivative):
     """A vector field and its divergence, exactly, as in a continuous normalizing flow."""
 

@@ -55,6 +55,9 @@ def derivatives(quick: bool) -> Iterator[Workload]:
         (models.Laplacian, (3, 128, 128, 1), nn.SiLU(), 1024),
         (models.NestedLaplacian, (2, 64, 64, 64, 1), nn.Tanh(), 512),
         (models.NestedLaplacian, (3, 128, 128, 1), nn.SiLU(), 1024),
+        (models.Hessian, (2, 64, 64, 64, 1), nn.Tanh(), 512),
+        (models.Hessian, (3, 128, 128, 3), nn.Tanh(), 512),
+        (models.Hessian, (10, 128, 128, 128, 1), nn.Tanh(), 512),
         (models.Divergence, (64, 128, 128, 64), nn.Tanh(), 128),
         (models.Divergence, (16, 64, 64, 64, 16), nn.Tanh(), 256),
         (models.Energy, (30, 128, 128, 1), nn.Tanh(), 512),
@@ -66,6 +69,9 @@ def derivatives(quick: bool) -> Iterator[Workload]:
         rows = sizes[0] + 2
         if kind is models.Divergence:
             rows = sizes[0] + 1 if len(sizes) > 4 else 1  # with two hidden layers it is a bilinear form
+        elif kind is models.Hessian:
+            # Of a few inputs each pair has a row; of many each output has one, in reverse mode.
+            rows = sizes[0] + 1 + (sizes[0] * (sizes[0] + 1) // 2 if sizes[0] < 6 else sizes[-1])
         elif issubclass(kind, models.Energy):
             rows = 2  # in reverse mode
         yield Network("derivatives", name, points, torch.float32, build, propagated=rows)

@@ -166,6 +166,8 @@ struct JetArguments {
   const double* trace_weights;  // of that; null where all are 1
 
   FASTOPS_ALWAYS_INLINE int64_t rows() const { return 1 + directions + seconds; }
+  // Whether each pair of directions has its second derivative.
+  FASTOPS_ALWAYS_INLINE bool pairs() const { return seconds > directions; }
 };
 // z = sums + bias; pre = z, post = f(z), and next = f(z) as an operand. All may be null.
 struct JetForwardArguments {

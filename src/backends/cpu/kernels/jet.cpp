@@ -223,12 +223,13 @@ void with_target(bool as_stored, F f) {
 
 bool has_order(const JetArguments& jet, int order) { return jet.activation && jet.activation->last_order >= order; }
 
-// Which second derivatives a point has: none, their sum, or one for each direction. Where an activation has none, they
-// go through it as the first ones.
-enum class Seconds { none, sum, each };
+// Which second derivatives a point has: none, their sum, one for each direction, or for each pair. Where an activation
+// has none, they go through it as the first ones.
+enum class Seconds { none, sum, each, pairs };
 template <class F>
 void with_seconds(const JetArguments& jet, F f) {
   if (jet.seconds == 0 || !has_order(jet, 2)) return f(std::integral_constant<Seconds, Seconds::none>());
+  if (jet.pairs()) return f(std::integral_constant<Seconds, Seconds::pairs>());
   if (!jet.each) return f(std::integral_constant<Seconds, Seconds::sum>());
   f(std::integral_constant<Seconds, Seconds::each>());
 }
@@ -268,11 +269,12 @@ void forward_points(const JetForwardArguments& arguments, const Block& of_sums) 
     auto second_post = post.after(jet.directions);
     auto squares = every<S>(0);
     const int64_t tangents = seconds == Seconds::none ? jet.rows() - 1 : jet.directions;
+    const auto tangent_sums = sums;
     for (int64_t d = 0; d < tangents; ++d) {
       const auto z = sums.next();
       pre.next(z);
       post.next(z * first);
-      if (seconds == Seconds::none) continue;
+      if (seconds == Seconds::none || seconds == Seconds::pairs) continue;
       const auto weighted = jet.trace_weights ? z * every<S>(jet.trace_weights[d]) : z;
       if (seconds == Seconds::sum) {
         squares = fused(weighted, z, squares);
@@ -286,6 +288,15 @@ void forward_points(const JetForwardArguments& arguments, const Block& of_sums) 
       const auto z = sums.next();
       pre.next(z);
       post.next(fused(z, first, squares * second));
+    }
+    for (int64_t d = 0; seconds == Seconds::pairs && d < jet.directions; ++d) {
+      auto others = tangent_sums.after(d);
+      const auto by = second * tangent_sums.after(d).next();
+      for (int64_t e = d; e < jet.directions; ++e) {
+        const auto z = second_sums.next();
+        second_pre.next(z);
+        second_post.next(fused(by, others.next(), z * first));
+      }
     }
   };
   for_each_place<Storage>(jet, block, seconds == Seconds::none ? 1 : 2, at, step);
@@ -341,11 +352,26 @@ void backward_points(const JetBackwardArguments& arguments, const Block& of_sums
     auto by_second = every<S>(0);
     auto by_third = every<S>(0);
     const int64_t tangents = seconds == Seconds::none ? jet.rows() - 1 : jet.directions;
+    const auto tangent_z = z;
     for (int64_t d = 0; d < tangents; ++d) {
       const auto t = z.next();
       const auto grad = grads.next();
       by_second = fused(t, grad, by_second);
       value.next(t * first);
+      if (seconds == Seconds::pairs) {
+        // The pairs with those before it are in the rows of those.
+        auto sum = every<S>(0);
+        auto others = tangent_z;
+        auto pair = second_grads.after(d);
+        for (int64_t e = 0; e < d; ++e) {
+          sum = fused(others.next(), pair.next(), sum);
+          pair = pair.after(jet.directions - e - 2);
+        }
+        sum = fused(others.next() + t, pair.next(), sum);
+        for (int64_t e = d + 1; e < jet.directions; ++e) sum = fused(others.next(), pair.next(), sum);
+        dz.next(fused(sum, second, grad * first));
+        continue;
+      }
       if (seconds == Seconds::none) {
         dz.next(grad * first);
         continue;
@@ -362,6 +388,19 @@ void backward_points(const JetBackwardArguments& arguments, const Block& of_sums
         by_second = fused(by, z_dd, by_second);
         dz.next(fused(weighted, twice(by), grad * first));
         second_value.next(fused(z_dd, first, square * second));
+        second_dz.next(by * first);
+      }
+    }
+    for (int64_t d = 0; seconds == Seconds::pairs && d < jet.directions; ++d) {
+      auto others = tangent_z.after(d);
+      const auto t = tangent_z.after(d).next();
+      for (int64_t e = d; e < jet.directions; ++e) {
+        const auto by = second_grads.next();
+        const auto z_de = second_z.next();
+        const auto square = t * others.next();
+        by_third = fused(square, by, by_third);
+        by_second = fused(by, z_de, by_second);
+        second_value.next(fused(z_de, first, square * second));
         second_dz.next(by * first);
       }
     }
