@@ -341,10 +341,11 @@ def test_derivatives():
     ensemble = fastops.nn.EnsembleMLP(3, 4, [8, 8], 4, activation="tanh", dtype=torch.float64)
     x = torch.randn(5, 4, dtype=torch.float64)
     members = [fastops.nn.MLP.from_sequential(member) for member in ensemble.to_modules()]
-    for method in ("value_gradient_laplacian", "value_jacobian_hessian", "value_jacobian", "jacobian", "divergence"):
+    methods = "value_gradient_laplacian value_jacobian_hessian hessian value_jacobian jacobian divergence"
+    for method in methods.split():
         results = getattr(ensemble, method)(x)
         each = [getattr(member, method)(x) for member in members]
-        if method == "jacobian":
+        if method in ("jacobian", "hessian"):
             torch.testing.assert_close(results, torch.stack(each))
         else:
             torch.testing.assert_close(list(results), [torch.stack(parts) for parts in zip(*each, strict=True)])

@@ -600,8 +600,10 @@ def test_errors_of_the_functions(device):
     for divergence in (mlp.divergence, lambda x: fastops.functional.mlp_divergence(x, weights, biases)):
         with pytest.raises(ValueError, match="as many outputs as inputs, but has 2 outputs and 3 inputs"):
             divergence(x)
-    with pytest.raises(ValueError, match="weights"):
-        fastops.functional.mlp_divergence(x, [])
+    for function in (fastops.functional.mlp_divergence, fastops.functional.mlp_hessian):
+        for inputs in (3, 12):
+            with pytest.raises(ValueError, match="weights"):
+                function(random_tensor((6, inputs), WIDEST, device, 7), [])
     with pytest.raises(ValueError, match=r"weights\[1\]"):
         fastops.functional.mlp_divergence(x, [weights[0], weights[0]])
     with pytest.raises(ValueError, match="probe must have the input's shape"):

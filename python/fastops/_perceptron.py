@@ -91,8 +91,12 @@ class Perceptron(nn.Sequential):
         Raises:
             RuntimeError: as :meth:`value_gradient_laplacian`.
         """
-        input, network = self._plain("value_jacobian_hessian", input)
-        return functional.mlp_hessian(input, **network)
+        return self._value_jacobian_hessian("value_jacobian_hessian", input)
+
+    @torch.jit.unused
+    def hessian(self, input: Tensor) -> Tensor:
+        """The Hessians of :meth:`value_jacobian_hessian` alone."""
+        return self._value_jacobian_hessian("hessian", input)[2]
 
     @torch.jit.unused
     def divergence(self, input: Tensor, probe: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -145,6 +149,12 @@ class Perceptron(nn.Sequential):
                 return results
         input, network = self._plain(method, input)
         return functional.mlp_jacobian(input, **network)
+
+    @torch.jit.unused
+    def _value_jacobian_hessian(self, method: str, input: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What :meth:`value_jacobian_hessian` returns, for the method of this name."""
+        input, network = self._plain(method, input)
+        return functional.mlp_hessian(input, **network)
 
     @torch.jit.unused
     def _plain(self, method: str, input: Tensor) -> tuple[Tensor, dict[str, Any]]:

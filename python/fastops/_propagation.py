@@ -398,7 +398,7 @@ def mlp_hessian(
     count = features[0]
     rows_of_pairs = 1 + count + count * (count + 1) // 2
     # Measured.
-    if features[-1] >= 0 and rows_of_pairs > 3 * (1 + count + features[-1]):
+    if len(weights) > 0 and features[-1] >= 0 and rows_of_pairs > 3 * (1 + count + features[-1]):
         return _hessian_from_layers(
             input,
             weights,
