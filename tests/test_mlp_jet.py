@@ -101,7 +101,10 @@ def test_against_the_formula(device, dtype, data):
     check(x, directions, weights, biases, hidden, last, grad, trace_weights)
 
 
-@pytest.mark.parametrize(("directions", "seconds"), [(2, 1), (2, 2), (2, 3), (30, 0), (12, 78), (13, 91), (64, 1), (100, 1), (60, 60)])
+BLOCKS = [(2, 1), (2, 2), (2, 3), (30, 0), (12, 78), (13, 91), (64, 1), (100, 1), (60, 60)]
+
+
+@pytest.mark.parametrize(("directions", "seconds"), BLOCKS)
 def test_blocks(device, directions, seconds):
     """Several blocks and chunks of points, and points with more rows than there are kernels for."""
     dtype = torch.float32
