@@ -561,6 +561,7 @@ def test_errors_of_the_op(device):
     x = random_tensor((6, 4, 3), WIDEST, device, 7)
     for directions, trace_weights, message in (
         (0, [], "directions must be at least 1, but is 0"),
+        (2**62, [], "directions must be below 2\\^31, but is 4611686018427387904"),
         (4, [], "input has 4 rows for each point, but with 4 directions it must have 5, 6, 9 or 15"),
         (2, [1.0], "trace_weights has 1 entries, but must be empty, or have one for each of the 2 directions"),
         (3, [1.0, 1.0, 1.0], "trace_weights has 3 entries, but must be empty"),

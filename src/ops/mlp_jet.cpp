@@ -25,6 +25,7 @@ JetForm check_form(std::string_view op, const MlpArguments& mlp, int64_t directi
                    c10::ArrayRef<double> trace_weights) {
   const Tensor& input = mlp.input;
   TORCH_CHECK_VALUE(directions >= 1, "fastops.", op, ": directions must be at least 1, but is ", directions);
+  TORCH_CHECK_VALUE(directions >> 31 == 0, "fastops.", op, ": directions must be below 2^31, but is ", directions);
   TORCH_CHECK_VALUE(input.dim() >= (mlp.ensemble ? 3 : 2), "fastops.", op, ": input must have shape [",
                     mlp.ensemble ? "members, " : "", "..., rows of a point, in_features], but has ", input.dim(),
                     " dimensions");

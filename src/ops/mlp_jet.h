@@ -3,10 +3,10 @@
 // The input has for each point its 1 + D + S rows: the point, D tangents, and S second derivatives. They are the Taylor
 // coefficients (but for factors) of a surface through the point, and the output has those of its image:
 //   y = f(z),  y_d = f'(z) z_d,  and for an activation
-//   S = D:            y_dd = f'(z) z_dd + f''(z) z_d^2 for each d,
+//   S = D:             y_dd = f'(z) z_dd + f''(z) z_d^2 for each d,
 //   S = D (D + 1) / 2: y_de = f'(z) z_de + f''(z) z_d z_e for each pair d <= e, in the order of d and then e,
-//   S = 1:            the sum with weights w_d of the former alone, y_s = f'(z) z_s + f''(z) sum_d w_d z_d^2,
-//   S = 0:            none,
+//   S = 1:             the sum with weights w_d of the former alone, y_s = f'(z) z_s + f''(z) sum_d w_d z_d^2,
+//   S = 0:             none,
 // and the same matrix product for all rows of a linear layer, whose bias the first row alone has.
 // With the identity as tangents, y_d are the gradient and y_s the Laplacian: Li et al., "A computational framework for
 // neural network-based variational Monte Carlo with Forward Laplacian", Nature Machine Intelligence, 2024.

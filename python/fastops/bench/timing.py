@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from itertools import repeat
 from typing import NamedTuple
 
-# A sample is one call, or as many as last this long: well above what the clock and the loop cost.
+# A sample is one call, or as many as last this long: well above what the clock and the loop cost, and long enough that
+# what was in the caches before does not count.
 SAMPLE_SECONDS = 0.01
 FEWEST_ROUNDS, MOST_ROUNDS = 5, 101
 
