@@ -518,21 +518,24 @@ def test_residual_is_refused(device):
         mlp.jacobian(torch.zeros(3, device=device))
 
 
-def test_compile(device):
-    """A compiled training step has the eager one's gradients."""
+@pytest.mark.parametrize("inputs", [2, 7])
+def test_compile(device, inputs):
+    """A compiled training step has the eager one's gradients, with any number of points."""
     if device.type != "cpu":
         pytest.skip("Inductor for the CPU")
-    mlp = model(device, 2, 8, 8, 1, dtype=torch.float32)
-    x = random_tensor((6, 2), torch.float32, device, 3)
+    mlp = model(device, inputs, 8, 8, 1, dtype=torch.float32)
 
     def loss(points):
         value, _, laplacian = mlp.value_gradient_laplacian(points)
-        return (value + laplacian).square().mean()
+        return (value + laplacian).square().mean() + mlp.hessian(points).square().mean()
 
-    expected = torch.autograd.grad(loss(x), list(mlp.parameters()))
-    results = torch.autograd.grad(torch.compile(loss, backend="aot_eager", fullgraph=True)(x), list(mlp.parameters()))
-    for result, value in zip(results, expected, strict=True):
-        torch.testing.assert_close(result, value)
+    compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
+    for points in (6, 7):
+        x = random_tensor((points, inputs), torch.float32, device, 3)
+        expected = torch.autograd.grad(loss(x), list(mlp.parameters()))
+        results = torch.autograd.grad(compiled(x), list(mlp.parameters()))
+        for result, value in zip(results, expected, strict=True):
+            torch.testing.assert_close(result, value)
 
 
 def test_ensemble(device):
