@@ -287,7 +287,7 @@ class Approximate:
     def __mul__(self, other):
         value = self.value * other.value
         error = self.value.abs() * other.error + self.error * (other.value.abs() + other.error)
-        may_underflow = (self.value != 0) & (other.value != 0)
+        may_underflow = ((self.value != 0) | (self.error != 0)) & ((other.value != 0) | (other.error != 0))
         error = error + may_underflow.double() * torch.finfo(compute_dtype(self.dtype)).smallest_normal
         return self._like(value, error + self.eps * value.abs())
 
