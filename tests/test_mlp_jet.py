@@ -262,14 +262,8 @@ def of_divergence(jacobian):
     return jacobian.diagonal(dim1=-2, dim2=-1).sum(-1)
 
 
-@every_dtype
-@pytest.mark.parametrize("name", ["mlp_divergence", "mlp_jacobian"])
-@once
-@given(st.data())
-def test_first_derivatives(device, dtype, name, data):
-    """The Jacobian, in forward and in reverse mode, or its trace, in every form that it has; and the gradients."""
-    inputs = data.draw(features.filter(bool))
-    outputs = inputs if name == "mlp_divergence" else data.draw(features)
+def drawn_network(data, inputs, outputs, dtype, device):
+    """A function's arguments, its leaves, those of the reference, the points, and jets by that, with second rows."""
     hidden_sizes = data.draw(st.lists(features, max_size=3))
     points = data.draw(st.sampled_from([(), (0,), (1,), (7,), (3, 5), (40,)]))
     biased = data.draw(st.booleans())
@@ -279,28 +273,49 @@ def test_first_derivatives(device, dtype, name, data):
     leaves = [leaf.requires_grad_() for leaf in (x, *interleaved(weights, biases))]
     references = [wide(leaf).requires_grad_() for leaf in leaves]
     jet_of = mlp_jet_reference(inputs, [biased] * len(weights), activation(hidden), activation(last))
-    directions = torch.eye(inputs, dtype=torch.float64).expand(*points, inputs, inputs)
-    jet = jet_of(torch.cat([references[0].unsqueeze(-2), directions], -2), *references[1:])
-    value, jacobian = jet[..., 0, :], jet[..., 1:, :].mT
-    expected = value, of_divergence(jacobian) if name == "mlp_divergence" else jacobian
-    function = getattr(fastops.functional, name)
-    results = function(x, weights, biases, hidden, last)
-    assert_close(results[0].detach(), value.detach(), dtype, "value")
-    terms = inputs * jacobian.detach()  # of a divergence
-    assert_close(results[1].detach(), expected[1].detach(), dtype, name, (terms,))
-    with torch.no_grad():
-        for result, again in zip(expected, function(x, weights, biases, hidden, last), strict=True):
-            assert_close(again, result.detach(), dtype, f"{name} without a graph", (terms,))
-    grads = [random_tensor(tuple(result.shape), dtype, device, 20 + i) for i, result in enumerate(results)]
+
+    def jet(seconds):
+        directions = torch.eye(inputs, dtype=torch.float64).expand(*points, inputs, inputs)
+        zeros = torch.zeros(*points, seconds, inputs, dtype=torch.float64)
+        return jet_of(torch.cat([references[0].unsqueeze(-2), directions, zeros], -2), *references[1:])
+
+    return (x, weights, biases, hidden, last), leaves, references, points, jet
+
+
+def assert_gradients_close(results, expected, leaves, references, dtype, scale, others=()):
+    """Those of a loss of the results. Their terms are larger than they are: `scale` times the largest, or `others`."""
+    grads = [random_tensor(tuple(result.shape), dtype, leaves[0].device, 20 + i) for i, result in enumerate(results)]
     gradients = torch.autograd.grad(results, leaves, grads, allow_unused=True)
     wanted = torch.autograd.grad(expected, references, [wide(grad) for grad in grads], allow_unused=True)
-    # Their terms are larger than they are.
-    largest = max((tensor.abs().max() for tensor in wanted if tensor is not None and tensor.numel()), default=terms)
+    terms = [scale * tensor for tensor in (*others, *wanted) if tensor is not None]
     for i, (one, other) in enumerate(zip(gradients, wanted, strict=True)):
         assert one is None or other is not None or not one.any()
         if other is not None:
             one = torch.zeros_like(leaves[i]) if one is None else one
-            assert_close(one, other, dtype, f"gradient {i}", (math.prod((1, *points)) ** 0.5 * largest.detach(),))
+            assert_close(one, other, dtype, f"gradient {i}", terms)
+
+
+@every_dtype
+@pytest.mark.parametrize("name", ["mlp_divergence", "mlp_jacobian"])
+@once
+@given(st.data())
+def test_first_derivatives(device, dtype, name, data):
+    """The Jacobian, in forward and in reverse mode, or its trace, in every form that it has; and the gradients."""
+    inputs = data.draw(features.filter(bool))
+    outputs = inputs if name == "mlp_divergence" else data.draw(features)
+    arguments, leaves, references, points, jet_of = drawn_network(data, inputs, outputs, dtype, device)
+    jet = jet_of(0)
+    value, jacobian = jet[..., 0, :], jet[..., 1:, :].mT
+    expected = value, of_divergence(jacobian) if name == "mlp_divergence" else jacobian
+    function = getattr(fastops.functional, name)
+    results = function(*arguments)
+    assert_close(results[0].detach(), value.detach(), dtype, "value")
+    terms = inputs * jacobian.detach()  # of a divergence
+    assert_close(results[1].detach(), expected[1].detach(), dtype, name, (terms,))
+    with torch.no_grad():
+        for result, again in zip(expected, function(*arguments), strict=True):
+            assert_close(again, result.detach(), dtype, f"{name} without a graph", (terms,))
+    assert_gradients_close(results, expected, leaves, references, dtype, math.prod((1, *points)) ** 0.5)
 
 
 def symmetric(of_pairs, count):
@@ -318,35 +333,16 @@ def test_hessian(device, dtype, data):
     """From pairs of inputs and from the layers, where those are many; and the gradients."""
     inputs = data.draw(st.integers(1, 9))
     outputs = data.draw(st.integers(0, 4))
-    hidden_sizes = data.draw(st.lists(features, max_size=3))
-    points = data.draw(st.sampled_from([(), (0,), (1,), (7,), (3, 5), (40,)]))
-    biased = data.draw(st.booleans())
-    hidden, last = data.draw(st.sampled_from(SMOOTH)), data.draw(st.sampled_from(["identity", *SMOOTH]))
-    weights, biases = network((inputs, *hidden_sizes, outputs), dtype, device, biased=biased)
-    x = random_tensor((*points, inputs), dtype, device, 7)
-    leaves = [leaf.requires_grad_() for leaf in (x, *interleaved(weights, biases))]
-    references = [wide(leaf).requires_grad_() for leaf in leaves]
-    jet_of = mlp_jet_reference(inputs, [biased] * len(weights), activation(hidden), activation(last))
-    pairs = inputs * (inputs + 1) // 2 if inputs > 1 else 1
-    directions = torch.eye(inputs, dtype=torch.float64).expand(*points, inputs, inputs)
-    none = torch.zeros(*points, pairs, inputs, dtype=torch.float64)
-    jet = jet_of(torch.cat([references[0].unsqueeze(-2), directions, none], -2), *references[1:])
-    value, jacobian, of_pairs = jet.split([1, inputs, pairs], -2)
+    arguments, leaves, references, points, jet_of = drawn_network(data, inputs, outputs, dtype, device)
+    pairs = inputs * (inputs + 1) // 2
+    value, jacobian, of_pairs = jet_of(pairs).split([1, inputs, pairs], -2)
     expected = value.squeeze(-2), jacobian.mT, symmetric(of_pairs.mT, inputs)
-    results = fastops.functional.mlp_hessian(x, weights, biases, hidden, last)
-    largest = [max((part.detach().abs().max() for part in expected if part.numel()), default=torch.zeros(()))]
+    results = fastops.functional.mlp_hessian(*arguments)
+    largest = max((part.detach().abs().max() for part in expected if part.numel()), default=torch.zeros(()))
     for what, result, other in zip(("value", "Jacobian", "Hessian"), results, expected, strict=True):
-        assert_close(result.detach(), other.detach(), dtype, what, largest)
-    grads = [random_tensor(tuple(result.shape), dtype, device, 20 + i) for i, result in enumerate(results)]
-    gradients = torch.autograd.grad(results, leaves, grads, allow_unused=True)
-    wanted = torch.autograd.grad(expected, references, [wide(grad) for grad in grads], allow_unused=True)
-    largest.extend(tensor for tensor in wanted if tensor is not None)
-    terms = [math.prod((1, *points)) ** 0.5 * inputs * tensor for tensor in largest]
-    for i, (one, other) in enumerate(zip(gradients, wanted, strict=True)):
-        assert one is None or other is not None or not one.any()
-        if other is not None:
-            one = torch.zeros_like(leaves[i]) if one is None else one
-            assert_close(one, other, dtype, f"gradient {i}", terms)
+        assert_close(result.detach(), other.detach(), dtype, what, (largest,))
+    scale = math.prod((1, *points)) ** 0.5 * inputs
+    assert_gradients_close(results, expected, leaves, references, dtype, scale, (largest,))
 
 
 DERIVATIVES = [

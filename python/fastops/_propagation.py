@@ -206,6 +206,12 @@ def _value_and_sums(
     return value, sums
 
 
+def _of_points(matrix: Tensor, input: Tensor) -> Tensor:
+    """The same matrix, or that of an ensemble's member, for all points, in one dimension of 1 for each of theirs."""
+    members = list(matrix.shape[:-2])
+    return matrix.reshape(members + [1] * (input.dim() - 1 - len(members)) + list(matrix.shape[-2:]))
+
+
 def _slope(z: Tensor, activation: str, params: list[float], order: int = 1) -> Tensor:
     """The activation's derivative, of some order."""
     return torch.ops.fastops.activation_backward(torch.ones_like(z), z, activation, params, False, order)
@@ -256,9 +262,7 @@ def _jacobian_in_reverse(
     value, sums = _value_and_sums(input, weights, biases, activation, output_activation, params, output_params)
     last = weights[-1].to(value.dtype)  # another one under autocast
     members = list(last.shape[:-2])
-    points = list(input.shape[:-1])
-    rows = last.view(members + [1] * (len(points) - len(members)) + list(last.shape[-2:]))
-    rows = rows.expand(points + list(last.shape[-2:]))
+    rows = _of_points(last, input).expand(list(input.shape[:-1]) + list(last.shape[-2:]))
     if output_activation != "identity":
         rows = rows * _slope(sums[-1], output_activation, output_params).unsqueeze(-1)
     for i in range(len(weights) - 2, -1, -1):
@@ -366,6 +370,11 @@ def mlp_laplacian(
     return value, first.transpose(-2, -1), second
 
 
+def has_rows_of_pairs(inputs: int, outputs: int) -> bool:
+    """Whether a Hessian has a row for each pair of inputs. The rows of the other way are fewer, but take longer."""
+    return 1 + inputs + inputs * (inputs + 1) // 2 <= 3 * (1 + inputs + outputs)  # measured
+
+
 def mlp_hessian(
     input: Tensor,
     weights: list[Tensor],
@@ -396,9 +405,7 @@ def mlp_hessian(
     """
     features = _features(input, weights)
     count = features[0]
-    rows_of_pairs = 1 + count + count * (count + 1) // 2
-    # Measured.
-    if len(weights) > 0 and features[-1] >= 0 and rows_of_pairs > 3 * (1 + count + features[-1]):
+    if len(weights) > 0 and features[-1] >= 0 and not has_rows_of_pairs(count, features[-1]):
         return _hessian_from_layers(
             input,
             weights,
@@ -431,33 +438,29 @@ def _hessian_from_layers(
     output_params: list[float],
 ) -> tuple[Tensor, Tensor, Tensor]:
     value, sums = _value_and_sums(input, weights, biases, activation, output_activation, params, output_params)
-    members = list(weights[0].shape[:-2])
-    of_points = members + [1] * (input.dim() - 1 - len(members))  # the same for all points
+    slopes = [_slope(z, activation, params).unsqueeze(-2) for z in sums[:-1]]
+    first = weights[0].to(value.dtype)  # another one under autocast
     # What the activations are applied to, in all inputs, [..., in_features, features].
-    first = weights[0].to(value.dtype).mT  # another one under autocast
-    jacobians = [first.reshape(of_points + list(first.shape[-2:]))]
+    jacobians = [_of_points(first.mT, input)]
     for i in range(1, len(weights)):
-        slopes = _slope(sums[i - 1], activation, params).unsqueeze(-2)
-        jacobians.append(_linear(jacobians[-1] * slopes, weights[i], None))
+        jacobians.append(_linear(jacobians[-1] * slopes[i - 1], weights[i], None))
     jacobian = jacobians[-1].transpose(-2, -1)
-    last = weights[-1].to(value.dtype)
-    rows = last.view(of_points + list(last.shape[-2:]))
+    rows = _of_points(weights[-1].to(value.dtype), input)
     terms: list[Tensor] = []
     if output_activation != "identity":
-        slopes = _slope(sums[-1], output_activation, output_params).unsqueeze(-1)
+        slope = _slope(sums[-1], output_activation, output_params).unsqueeze(-1)
         bends = _slope(sums[-1], output_activation, output_params, 2).unsqueeze(-1).unsqueeze(-1)
         terms.append(bends * jacobian.unsqueeze(-1) * jacobian.unsqueeze(-2))
-        jacobian = jacobian * slopes
-        rows = rows * slopes
+        jacobian = jacobian * slope
+        rows = rows * slope
     for i in range(len(weights) - 2, -1, -1):
         bends = (rows * _slope(sums[i], activation, params, 2).unsqueeze(-2)).unsqueeze(-2)
         up = jacobians[i].unsqueeze(-3)
         # Of the first layer, the same matrix for all.
-        down = weights[0].to(value.dtype) if i == 0 and not members else up.transpose(-2, -1)
+        down = first if i == 0 and first.dim() == 2 else up.transpose(-2, -1)
         terms.append(torch.matmul(up * bends, down))
         if i > 0:
-            slopes = _slope(sums[i], activation, params).unsqueeze(-2)
-            rows = _linear(rows * slopes, weights[i].mT, None)
+            rows = _linear(rows * slopes[i], weights[i].mT, None)
     sizes = list(value.shape) + [input.size(-1), input.size(-1)]
     if len(terms) == 0:
         zeros = value.masked_fill(torch.ones([], dtype=torch.bool, device=value.device), 0.0)  # with a graph

@@ -89,11 +89,6 @@ Tensor weighted(const Tensor& tangents, const JetForm& form) {
   return at::cat(rows, -2);
 }
 
-// f(d, first) for each direction: its pairs with those from itself on are from `first` on.
-template <class F>
-void for_each_direction(const JetForm& form, F f) {
-  for (int64_t d = 0, first = 0; d < form.directions; first += form.directions - d++) f(d, first);
-}
 // The tangents from direction d on.
 Tensor from(const Tensor& tangents, const JetForm& form, int64_t d) {
   return tangents.narrow(-2, d, form.directions - d);
@@ -103,8 +98,7 @@ Tensor from(const Tensor& tangents, const JetForm& form, int64_t d) {
 Tensor squares(const Tensor& tangents, const JetForm& form) {
   if (form.pairs()) {
     std::vector<Tensor> rows;
-    for_each_direction(
-        form, [&](int64_t d, int64_t) { rows.push_back(tangents.narrow(-2, d, 1) * from(tangents, form, d)); });
+    for (int64_t d = 0; d < form.directions; ++d) rows.push_back(tangents.narrow(-2, d, 1) * from(tangents, form, d));
     return at::cat(rows, -2);
   }
   const Tensor each = weighted(tangents, form) * tangents;
@@ -116,12 +110,12 @@ Tensor squares_backward(const Tensor& grad, const Tensor& tangents, const JetFor
   if (!form.pairs()) return weighted(tangents, form) * grad * 2;
   Tensor sum;
   std::vector<Tensor> rows;
-  for_each_direction(form, [&](int64_t d, int64_t first) {
+  for (int64_t d = 0, first = 0; d < form.directions; first += form.directions - d, ++d) {
     const Tensor of_pairs = grad.narrow(-2, first, form.directions - d);
     rows.push_back((of_pairs * from(tangents, form, d)).sum(-2, /*keepdim=*/true));
     const Tensor others = at::constant_pad_nd(of_pairs * tangents.narrow(-2, d, 1), {0, 0, d, 0});
     sum = sum.defined() ? sum + others : others;
-  });
+  }
   return sum + at::cat(rows, -2);
 }
 

@@ -67,6 +67,16 @@ class Derivative(nn.Module):
 
         return torch.func.jacrev(values, has_aux=True)(point)
 
+    def hessian_jacobian_and_value(self, points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """By torch.func.hessian, forward over reverse mode, of each point."""
+
+        def gradients(point: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+            rows, value = self.jacobian_and_value(point)
+            return rows, (rows, value)
+
+        hessian, (rows, value) = torch.func.vmap(torch.func.jacfwd(gradients, has_aux=True))(points)
+        return hessian, rows, value
+
 
 class Laplacian(Derivative):
     """Values, gradients and Laplacians; from fastops, in one forward pass."""
@@ -100,17 +110,9 @@ class NestedLaplacian(Laplacian):
 
 
 class _LaplacianByTransforms(Laplacian):
-    """By torch.func.hessian, forward over reverse mode, of each point."""
-
     def forward(self, points: Tensor) -> Tensor:
         with torch.inference_mode(False):
-            x = points.clone()
-
-            def gradients(point: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-                rows, value = self.jacobian_and_value(point)
-                return rows, (rows, value)
-
-            hessian, (rows, value) = torch.func.vmap(torch.func.jacfwd(gradients, has_aux=True))(x)
+            hessian, rows, value = self.hessian_jacobian_and_value(points.clone())
             return torch.cat([value, rows.flatten(1), hessian.diagonal(dim1=2, dim2=3).sum(2)], 1)
 
 
@@ -143,16 +145,9 @@ class Hessian(Derivative):
 
 
 class _HessianByTransforms(Hessian):
-    """By torch.func.hessian, forward over reverse mode, of each point."""
-
     def forward(self, points: Tensor) -> Tensor:
         with torch.inference_mode(False):
-
-            def gradients(point: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-                rows, value = self.jacobian_and_value(point)
-                return rows, (rows, value)
-
-            hessian, (rows, value) = torch.func.vmap(torch.func.jacfwd(gradients, has_aux=True))(points.clone())
+            hessian, rows, value = self.hessian_jacobian_and_value(points.clone())
             return torch.cat([value, rows.flatten(1), hessian.flatten(1)], 1)
 
 

@@ -10,6 +10,7 @@ from torch import nn
 
 import fastops
 
+from .._propagation import has_rows_of_pairs
 from . import models
 from .blocks import CONVERTIBLE
 from .workloads import Converted, Elementwise, Network, Workload
@@ -70,8 +71,9 @@ def derivatives(quick: bool) -> Iterator[Workload]:
         if kind is models.Divergence:
             rows = sizes[0] + 1 if len(sizes) > 4 else 1  # with two hidden layers it is a bilinear form
         elif kind is models.Hessian:
-            # Of a few inputs each pair has a row; of many each output has one, in reverse mode.
-            rows = sizes[0] + 1 + (sizes[0] * (sizes[0] + 1) // 2 if sizes[0] < 6 else sizes[-1])
+            # Each pair of inputs has a row, or each output, in reverse mode.
+            by_pairs = has_rows_of_pairs(sizes[0], sizes[-1])
+            rows = sizes[0] + 1 + (sizes[0] * (sizes[0] + 1) // 2 if by_pairs else sizes[-1])
         elif issubclass(kind, models.Energy):
             rows = 2  # in reverse mode
         yield Network("derivatives", name, points, torch.float32, build, propagated=rows)
