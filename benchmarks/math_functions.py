@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 ROOT = Path(__file__).resolve().parent.parent
-NAMES = ["exp", "expm1", "log1p", "tanh", "erf"]
+NAMES = ["exp", "expm1", "log1p", "tanh", "erf", "sin", "cos"]
 FLAGS = {
     "avx512": "-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c",
     "avx2": "-mavx2 -mfma -mf16c",
@@ -71,7 +71,7 @@ def true_value(name: str, x: float) -> mp.mpf:
     if name == "log1p" and x <= -1:
         return mp.ninf if x == -1 else mp.nan
     with mp.workprec(100):
-        return getattr(mp, name)(mp.mpf(x))
+        return mp.nan if name in ("sin", "cos") and math.isinf(x) else getattr(mp, name)(mp.mpf(x))
 
 
 def error(result: float, exact: mp.mpf, dtype: torch.dtype) -> float:
@@ -92,14 +92,26 @@ def error(result: float, exact: mp.mpf, dtype: torch.dtype) -> float:
 
 
 # Where each function changes, and where a formula ends and another begins, or an exponent (in float64).
-RANGES = {"exp": (-745.2, 709.8), "expm1": (-40, 709.8), "log1p": (-1, 40), "tanh": (-20, 20), "erf": (-6, 6)}
+RANGES = {
+    "exp": (-745.2, 709.8),
+    "expm1": (-40, 709.8),
+    "log1p": (-1, 40),
+    "tanh": (-20, 20),
+    "erf": (-6, 6),
+    "sin": (-1e5, 1e5),
+    "cos": (-1e5, 1e5),
+}
 HALF_LN2 = math.log(2) / 2
+# Zeros and largest values, near the first ones and near the last ones before another formula.
+QUARTER_TURNS = [sign * n * math.pi / 4 for n in (*range(1, 10), 83439, 83441, 83442, 1367130550) for sign in (1, -1)]
 SEAMS = {
     "exp": [-HALF_LN2, HALF_LN2, 3 * HALF_LN2, -708.4, -745.13, 709.783],
     "expm1": [-HALF_LN2, HALF_LN2, -3 * HALF_LN2, 3 * HALF_LN2, -37.1, -37.4, 37.1, 709.783],
     "log1p": [math.sqrt(0.5) - 1, math.sqrt(2) - 1, 2 * math.sqrt(2) - 1, -1.0],
     "tanh": [HALF_LN2 / 2, 3 * HALF_LN2 / 2, 18.5, 18.7, 19.06],
     "erf": [1.0, -1.0, 5.8, 5.93],
+    "sin": [*QUARTER_TURNS, 65536.0, 2.0**30],
+    "cos": [*QUARTER_TURNS, 65536.0, 2.0**30],
 }
 
 

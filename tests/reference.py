@@ -50,6 +50,7 @@ SPELLED_OUT = {
     "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
     "relu_squared": lambda x: F.relu(x).square(),
     "hardsigmoid": lambda x: (F.hardtanh(x, -3, 3) + 3) / 6,
+    "sin": lambda x, omega: torch.sin(omega * x),
 }
 
 # Forms of the functions whose higher derivatives PyTorch gets as NaN for large arguments.
@@ -74,7 +75,7 @@ _WHOLE_TAILS = {
 WITH_TAILS = ["gelu", "gelu_tanh", "quick_gelu", "silu", "mish", "sigmoid"]
 
 # Not one function of PyTorch but several: the zeros' signs and the infinities in their gradients are the composition's.
-COMPOSED = {"quick_gelu", "relu_squared", "tanhshrink"}
+COMPOSED = {"quick_gelu", "relu_squared", "sin", "tanhshrink"}
 
 # Parameters worth a test of their own: signs, zeros, and halves and quarters that every dtype holds exactly.
 _INTERESTING = {
@@ -84,6 +85,7 @@ _INTERESTING = {
     "softshrink": [(0.25,), (0.0,), (3.0,)],
     "hardshrink": [(0.25,), (0.0,), (3.0,), (-1.0,)],
     "hardtanh": [(-0.25, 2.5), (0.0, 6.0), (0.5, 0.5)],
+    "sin": [(30.0,), (-0.5,), (0.0,)],
 }
 
 _SELU_SCALE = 1.0507009873554804934193349852946
@@ -249,6 +251,10 @@ def natural_scale(name, x, params, order):
         # Whichever the branch, in units of any eps. Not infinite, as that times a zero of the next layer is no bound.
         other_branch = (z.abs() + 1) * terms / torch.finfo(torch.float64).eps
         return torch.where(unsure, other_branch, terms if order > 1 else 0.0)
+    if name == "sin":
+        # The rounding of omega x may move it by whole turns: not infinite, as above.
+        omega = abs(params[0])
+        return omega**order * (omega * size).clamp(max=1 / torch.finfo(torch.float64).eps)
     return 0 * one if name in _KNOWN else torch.maximum(one, size)
 
 

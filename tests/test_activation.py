@@ -251,9 +251,10 @@ def test_special_values(name, device, dtype):
                 result = activation_backward(grad, x.to(device), name, params, False, order).cpu()
             expected = Approximate.exact(x.to(device)).activation(name, params, order).stored()
             overflowed = derivatives(name, x.to(compute_dtype(dtype)), params, order)[order].to(dtype)
-            # Of values, no NaN is: PyTorch's gelu has one at infinity.
+            # Of values, no NaN is: PyTorch's gelu has one at infinity. The sine of an infinite product is one.
             overflows = ~overflowed.isfinite() if order else overflowed.isinf()
             ok = expected.holds(result) | (overflows & (bits(result) == bits(overflowed)))
+            ok |= overflowed.isnan() & result.isnan() & (name == "sin")
             if order == 0 or (order == 1 and name not in COMPOSED):
                 zero = (result == 0) & (expected.value == 0)
                 ok &= ~zero | (result.signbit() == expected.value.signbit())

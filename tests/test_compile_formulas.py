@@ -47,6 +47,8 @@ SPELLINGS = {
     "elu(alpha=0.7)": [lambda x: torch.where(x > 0, x, 0.7 * torch.expm1(x)), lambda x: F.elu(x, alpha=0.7)],
     "tanhshrink": [lambda x: x - torch.tanh(x)],
     "hardsigmoid": [lambda x: F.relu6(x + 3) / 6],
+    "sin(omega=1.0)": [torch.sin, lambda x: x.sin()],
+    "sin(omega=30.0)": [lambda x: torch.sin(30 * x), lambda x: (x * 30).sin(), lambda x: torch.sin(15 * x + 15 * x)],
     "hardtanh(min_val=-2.0, max_val=0.5)": [lambda x: F.hardtanh(x, -2.0, 0.5)],
 }
 

@@ -126,9 +126,21 @@ def exchange(
     return [float(c) for c in coefficients], float(max(abs(e) for e in error))
 
 
+def sin_rest(s: mp.mpf) -> mp.mpf:
+    """sin(r) - r over r^3 for r^2 = s."""
+    r = mp.sqrt(s)
+    return -mp.mpf(1) / 6 + s / 120 if s < mp.mpf(10) ** -10 else (mp.sin(r) - r) / r**3
+
+
+def cos_rest(s: mp.mpf) -> mp.mpf:
+    """cos(r) - 1 + r^2/2 over r^4 for r^2 = s."""
+    return mp.mpf(1) / 24 - s / 720 if s < mp.mpf(10) ** -10 else (mp.cos(mp.sqrt(s)) - 1 + s / 2) / s**2
+
+
 def print_float64() -> None:
     half_ln2 = mp.log(2) / 2 * mp.mpf("1.0001")
     half = mp.mpf(1) / 2
+    largest_angle = mp.pi / 4 * mp.mpf("1.0001")
     largest_s = (mp.sqrt(2) - 1) / (mp.sqrt(2) + 1) * mp.mpf("1.0001")
     tiny = mp.mpf(10) ** -10
 
@@ -155,6 +167,9 @@ def print_float64() -> None:
         ),
         # log(1 + f) = log((1 + s) / (1 - s)) = 2 s + s^3 q(s^2) with s = f / (2 + f), 1 + f from sqrt(1/2) to sqrt(2)
         "log1p": (log_rest, (mp.mpf(0), largest_s**2, 6), lambda z: z / 2),
+        # sin(r) = r + r^3 q(r^2) and cos(r) = 1 - r^2/2 + r^4 q(r^2) for |r| <= pi / 4
+        "sin": (sin_rest, (mp.mpf(0), largest_angle**2, 5), lambda s: s / (1 + s * sin_rest(s))),
+        "cos": (cos_rest, (mp.mpf(0), largest_angle**2, 5), lambda s: s**2 / mp.cos(mp.sqrt(s))),
         # erf(x) = x + x q(x^2 - 1/2) for |x| <= 1
         "erf_near": (erf_rest, (-half, half, 12), lambda v: 1 / (1 + erf_rest(v))),
         # erf(x) = 1 - exp(-x q(x - 1)) for 1 <= x <= 5.93
@@ -239,6 +254,8 @@ def main() -> None:
         ),
         # x - tanh(x) = x^3 q(x^2) for |x| <= 0.7
         "tanhshrink": (tanh_rest, (0.0, 0.49, 5), lambda s: 1 / tanh_rest(s)),
+        # sin(r) = r + r^3 q(r^2) for |r| <= pi / 2, and what the rounding of a large quotient by pi adds
+        "sin": (sin_rest, (0.0, 2.47728, 3), lambda s: s / (1 + s * sin_rest(s))),
         # erf(x) = x + x q(x^2) for |x| <= 1
         "erf_near": (
             lambda s: 2 / mp.sqrt(mp.pi) - 1 if near(s) else mp.erf(mp.sqrt(s)) / mp.sqrt(s) - 1,

@@ -85,6 +85,7 @@ SOURCES = {
     "quick_gelu": "The sigmoid approximation of Hendrycks and Gimpel, Gaussian Error Linear Units, 2016.",
     "relu_squared": "So et al., Primer: Searching for Efficient Transformers for Language Modeling, 2021.",
     "sigmoid": "As ``torch.sigmoid``.",
+    "sin": "As ``torch.sin``; with an omega, as in SIREN (Sitzmann et al., 2020).",
     "tanh": "As ``torch.tanh``.",
 }
 

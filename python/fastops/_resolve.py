@@ -58,7 +58,7 @@ class TensorMethod:
         return getattr(input, self.name)()
 
 
-TENSOR_METHODS = {name: TensorMethod(name) for name in ("relu", "sigmoid", "tanh")}
+TENSOR_METHODS = {name: TensorMethod(name) for name in ("relu", "sigmoid", "sin", "tanh")}
 # Classes of libraries that need not be installed: their module, and the activation of each.
 OTHER_CLASSES = {
     "timm.layers.activations": {

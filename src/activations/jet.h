@@ -170,6 +170,32 @@ FASTOPS_HOST_DEVICE Jet<T, N> tanh(Jet<T, N> x) {
   return y;
 }
 
+// The slope of each is the other one, that of the cosine with a minus.
+template <class T, int N>
+struct SineAndCosine {
+  Jet<T, N> sine;
+  Jet<T, N> cosine;
+};
+template <class T, int N>
+FASTOPS_HOST_DEVICE SineAndCosine<T, N> sine_and_cosine(Jet<T, N> x) {
+  Jet<T, N> sine(sin(x.c[0])), cosine(cos(x.c[0]));
+  for (int k = 1; k <= N; ++k) {
+    sine.c[k] = integral_coefficient(k, cosine, x);
+    cosine.c[k] = -integral_coefficient(k, sine, x);
+  }
+  return {sine, cosine};
+}
+
+template <class T, int N>
+FASTOPS_HOST_DEVICE Jet<T, N> sin(Jet<T, N> x) {
+  return sine_and_cosine(x).sine;
+}
+
+template <class T, int N>
+FASTOPS_HOST_DEVICE Jet<T, N> cos(Jet<T, N> x) {
+  return sine_and_cosine(x).cosine;
+}
+
 // What it lacks to 1 changes as much the other way; the slope is the product of the two.
 template <class T, int N>
 FASTOPS_HOST_DEVICE activations::Logistic<Jet<T, N>> logistic(Jet<T, N> x) {

@@ -255,5 +255,17 @@ struct Tanhshrink : ActivationBase {
   }
 };
 
+// omega = first
+struct Sin : ActivationBase {
+  template <class T, class S>
+  FASTOPS_HOST_DEVICE static T value(T x, Params<S> p) {
+    return sin(x * p.first);
+  }
+  template <class T, class G, class S>
+  FASTOPS_HOST_DEVICE static T gradient(G g, T x, Params<S> p) {
+    return cos(x * p.first) * p.first * g;
+  }
+};
+
 }  // namespace activations
 }  // namespace fastops

@@ -32,7 +32,8 @@
   X(hardtanh, Hardtanh, "float min_val=-1.0, float max_val=1.0", "min_val <= max_val", "min(max(x, min_val), max_val)") \
   X(hardswish, Hardswish, "", "", "x * min(max(x + 3, 0), 6) / 6") \
   X(hardsigmoid, Hardsigmoid, "", "", "min(max(x + 3, 0), 6) / 6") \
-  X(relu_squared, ReLUSquared, "", "", "max(x, 0)^2")
+  X(relu_squared, ReLUSquared, "", "", "max(x, 0)^2") \
+  X(sin, Sin, "float omega=1.0", "", "sin(omega * x)")
 // clang-format on
 
 namespace fastops {

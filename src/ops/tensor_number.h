@@ -6,6 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/add.h>
+#include <ATen/ops/cos.h>
 #include <ATen/ops/div.h>
 #include <ATen/ops/erf.h>
 #include <ATen/ops/exp.h>
@@ -19,6 +20,7 @@
 #include <ATen/ops/mul.h>
 #include <ATen/ops/neg.h>
 #include <ATen/ops/reciprocal.h>
+#include <ATen/ops/sin.h>
 #include <ATen/ops/sub.h>
 #include <ATen/ops/tanh.h>
 #include <ATen/ops/where.h>
@@ -116,6 +118,8 @@ FASTOPS_UNARY(expm1)
 FASTOPS_UNARY(log1p)
 FASTOPS_UNARY(tanh)
 FASTOPS_UNARY(erf)
+FASTOPS_UNARY(sin)
+FASTOPS_UNARY(cos)
 #undef FASTOPS_UNARY
 
 }  // namespace fastops

@@ -55,6 +55,7 @@ FORMULAS: dict[str, Sequence[Callable[..., Any]]] = {
         lambda x, lambd: x * (torch.abs(x) > lambd),
         lambda x, lambd: torch.where(torch.abs(x) > lambd, x, x * 0),
     ],
+    "sin": [lambda x, omega: torch.sin(omega * x)],
     "leaky_relu": [lambda x, negative_slope: torch.where(x > 0, x, negative_slope * x)],
     "elu": [
         lambda x, alpha: torch.where(x > 0, x, alpha * (torch.exp(x) - 1)),
@@ -80,7 +81,8 @@ def recognize(function: Polynomial, dtype: torch.dtype) -> Activation | None:
     if function.single and function.single[0] in PARAMETERS:
         name, (argument, *params) = function.single
         values = tuple(value for param in params if (value := param.constant) is not None)
-        return Activation(name, values) if argument == X and len(values) == len(params) else None
+        if argument == X:
+            return Activation(name, values) if len(values) == len(params) else None
     digits = 13 if dtype is torch.float64 else 7
     key = function.key(digits)
     for name, formula in _formulas().get(frozenset(function.names()), ()):

@@ -1,10 +1,10 @@
-// exp, expm1, log1p, tanh, erf and the normal distribution of SIMD vectors.
+// exp, expm1, log1p, tanh, erf, the normal distribution, sin and cos of SIMD vectors.
 //
 // float32: own polynomials, fitted for least maximum error by tools/fit_polynomials.py, after the classical argument
 // reductions (Cody and Waite, "Software Manual for the Elementary Functions", 1980; Muller, "Elementary Functions",
-// 3rd ed.). Straight-line code without branches; the one table fits into a register. Errors against the true value are
-// below 2 ulp (a unit in the last place) for every float32 (benchmarks/accuracy.py); infinities, NaN, signed zeros and
-// denormals come out as the mathematics has it. float64: see math_float64.cpp.
+// 3rd ed.). Straight-line code without branches, but for large sines; the one table fits into a register. Errors
+// against the true value are below 2 ulp (a unit in the last place) for every float32 (benchmarks/accuracy.py);
+// infinities, NaN, signed zeros and denormals come out as the mathematics has it. float64: see math_float64.cpp.
 #pragma once
 
 #include <limits>
@@ -227,11 +227,62 @@ inline NormalFloats normal(Floats x, NormalTail t) {
   return {choose(less(Floats(0.0f), x), Floats(1.0f) - t.tail, t.tail), t.power * Floats(0.3989422804f)};
 }
 
+#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2) || defined(FASTOPS_NEON) || defined(FASTOPS_SVE)
+
+// x - k pi for k up to 2^15, and |x| up to 2^16, with pi in three parts: without rounding in the first step.
+inline constexpr float most_by_half_turns = 65536.0f;
+inline Floats subtract_half_turns(Floats x, Floats k) {
+  const Floats near = subtract_product(x, k, Floats(3.14159274f));
+  return subtract_product(subtract_product(near, k, Floats(-8.74227766e-08f)), k, Floats(-3.43024902e-15f));
+}
+
+// sin(r) for |r| <= pi / 2.
+inline Floats sin_reduced(Floats r) {
+  const Floats square = r * r;
+  const Floats q = polynomial(square, -1.666665971e-01f, 8.333068341e-03f, -1.980966626e-04f, 2.605783948e-06f);
+  return fmadd(r * square, q, r);
+}
+
+// y, and the C library's function where |x| is too large for what is above.
+[[gnu::const, gnu::cold]] Floats with_large_sines(Floats x, Floats y);
+[[gnu::const, gnu::cold]] Floats with_large_cosines(Floats x, Floats y);
+
+inline Floats sin(Floats x) {
+  const Floats a = magnitude(x);
+  const Floats sum = fmadd(a, Floats(0.318309886f), Floats(integer_constant));
+  const Floats r = subtract_half_turns(a, sum - Floats(integer_constant));
+  const Floats y = negate_where_odd(sin_reduced(r), sum) ^ (x & Floats(-0.0f));
+  if (any(less(Floats(most_by_half_turns), a))) [[unlikely]]
+    return with_large_sines(x, y);
+  return y;
+}
+
+// By the zero that is nearest, n - 1/2 half turns, from which it falls for an odd n, as for n = 1.
+inline Floats cos(Floats x) {
+  const Floats a = magnitude(x);
+  const Floats half(0.5f);
+  const Floats sum = fmadd(a, Floats(0.318309886f), half) + Floats(integer_constant);
+  const Floats r = subtract_half_turns(a, sum - Floats(integer_constant) - half);
+  const Floats y = negate_where_odd(sin_reduced(r), sum);
+  if (any(less(Floats(most_by_half_turns), a))) [[unlikely]]
+    return with_large_cosines(x, y);
+  return y;
+}
+
+#else
+
+Floats sin(Floats x);
+Floats cos(Floats x);
+
+#endif
+
 // Pure functions: a call whose result is not used is dropped.
 [[gnu::const]] Doubles exp(Doubles x);
 [[gnu::const]] Doubles expm1(Doubles x);
 [[gnu::const]] Doubles tanh(Doubles x);
 [[gnu::const]] Doubles log1p(Doubles x);
 [[gnu::const]] Doubles erf(Doubles x);
+[[gnu::const]] Doubles sin(Doubles x);
+[[gnu::const]] Doubles cos(Doubles x);
 
 }  // namespace fastops::cpu::CPU_CAPABILITY

@@ -1,17 +1,29 @@
-// exp, expm1, log1p, tanh and erf of float64 vectors: functions of their own, as they are too long to be inlined into
-// every kernel.
+// exp, expm1, log1p, tanh, erf, sin and cos of float64 vectors: functions of their own, as they are too long to be
+// inlined into every kernel. And the C library's functions of single elements, where there is nothing else.
 //
 // With AVX2, AVX-512, NEON and SVE: own polynomials, fitted for least maximum error by tools/fit_polynomials.py, after
 // the argument reductions of math.h. What a rounding loses is carried along where it would show in the result (Dekker,
 // "A floating-point technique for extending the available precision", 1971). Straight-line code: no tables and no
-// branches. Errors are below 1 ulp (benchmarks/accuracy.py); infinities, NaN, signed zeros, denormals, overflow and
-// underflow come out as the mathematics has it. Elsewhere the C library's functions, one element after another.
+// branches, but for large sines. Errors are below 1 ulp (benchmarks/accuracy.py); infinities, NaN, signed zeros,
+// denormals, overflow and underflow come out as the mathematics has it. Elsewhere the C library's functions, one
+// element after another.
 #include <cmath>
 #include <cstddef>
 
 #include "backends/cpu/kernels/math.h"
 
 namespace fastops::cpu::CPU_CAPABILITY {
+namespace {
+
+template <class S, class F>
+Vectorized<S> each(Vectorized<S> x, F f) {
+  alignas(64) S values[Vectorized<S>::size()];
+  x.store(values);
+  for (S& value : values) value = f(value);
+  return Vectorized<S>::loadu(values);
+}
+
+}  // namespace
 
 #if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2) || defined(FASTOPS_NEON) || defined(FASTOPS_SVE)
 
@@ -139,6 +151,12 @@ constexpr double erf_far_coefficients[] = {1.8496055099332482,      0.7893620043
                                            1.9261492565338091e-06,  9.3283105586853926e-08,  -2.0246531214729982e-07,
                                            8.3965388292639205e-08,  -2.2291055857655093e-08, 4.1550824135639667e-09,
                                            -5.2978583505256624e-10, 4.1622950621302387e-11,  -1.5186378707034812e-12};
+
+// q in sin(r) = r + r^3 q(r^2) and in cos(r) = 1 - r^2/2 + r^4 q(r^2) for |r| <= pi / 4
+constexpr double sin_coefficients[] = {-0.1666666666666663,    0.008333333333322108,   -0.00019841269829580198,
+                                       2.7557313618049607e-06, -2.505074722533497e-08, 1.5896198133535922e-10};
+constexpr double cos_coefficients[] = {0.041666666666666595,    -0.0013888888888873041, 2.4801587288841821e-05,
+                                       -2.7557314176352877e-07, 2.0875700430530263e-09, -1.1358514662538695e-11};
 
 // ---- reductions ----
 
@@ -316,17 +334,64 @@ Doubles erf(Doubles x) {
   return with_sign_of(x, choose(less(one, a), far, near));
 }
 
-#else
-
 namespace {
-template <class F>
-Doubles each(Doubles x, F f) {
-  alignas(64) double values[Doubles::size()];
-  x.store(values);
-  for (double& value : values) value = f(value);
-  return Doubles::loadu(values);
+
+// From there on pi/2 in three parts does not suffice.
+constexpr double most_by_quarter_turns = 0x1p30;
+
+Mask<double> are_odd(Doubles n) {
+  const Doubles half = n * Doubles(0.5);
+  return less(half.floor(), half);
 }
+
+// The sine of x and some more quarter turns, for x from 0 on. With x = n pi/2 + r + lost it is sin(r + lost) or
+// cos(r + lost), or what is opposite to that.
+C10_ALWAYS_INLINE Doubles sin_after(Doubles x, double quarters) {
+  const Doubles constant(rounding_constant<0>), one(1.0), half(0.5);
+  const Doubles n = fmadd(x, Doubles(0.63661977236758138), constant) - constant;
+  const Doubles second(6.123233995736766e-17);
+  const Doubles near = subtract_product(x, n, Doubles(1.5707963267948966));  // exact
+  const Doubles r = subtract_product(near, n, second);
+  const Doubles lost = subtract_product(subtract_product(near - r, n, second), n, Doubles(-1.4973849048591698e-33));
+
+  const Doubles square = r * r;
+  const Doubles half_square = square * half;
+  const Doubles rest = one - half_square;
+  const Doubles sine = r + fmadd(r * square, polynomial(square, sin_coefficients), lost * rest);
+  const Doubles fourth = fmadd(square * square, polynomial(square, cos_coefficients), (one - rest) - half_square);
+  const Doubles cosine = rest + subtract_product(fourth, r, lost);
+
+  const Doubles turned = n + Doubles(quarters);
+  const Doubles y = choose(are_odd(turned), cosine, sine);
+  return choose(are_odd((turned * half).floor()), y.neg(), y);
+}
+
 }  // namespace
+
+Doubles sin(Doubles x) {
+  const Doubles a = magnitude(x);
+  const Doubles y = sin_after(a, 0.0) ^ (x & Doubles(-0.0));
+  if (any(less(Doubles(most_by_quarter_turns), a))) [[unlikely]]
+    return choose(less(Doubles(most_by_quarter_turns), a), each(x, [](double v) { return std::sin(v); }), y);
+  return y;
+}
+
+Doubles cos(Doubles x) {
+  const Doubles a = magnitude(x);
+  const Doubles y = sin_after(a, 1.0);
+  if (any(less(Doubles(most_by_quarter_turns), a))) [[unlikely]]
+    return choose(less(Doubles(most_by_quarter_turns), a), each(x, [](double v) { return std::cos(v); }), y);
+  return y;
+}
+
+Floats with_large_sines(Floats x, Floats y) {
+  return choose(less(Floats(most_by_half_turns), magnitude(x)), each(x, [](float v) { return std::sin(v); }), y);
+}
+Floats with_large_cosines(Floats x, Floats y) {
+  return choose(less(Floats(most_by_half_turns), magnitude(x)), each(x, [](float v) { return std::cos(v); }), y);
+}
+
+#else
 
 Doubles exp(Doubles x) {
   return each(x, [](double v) { return std::exp(v); });
@@ -342,6 +407,18 @@ Doubles log1p(Doubles x) {
 }
 Doubles erf(Doubles x) {
   return each(x, [](double v) { return std::erf(v); });
+}
+Doubles sin(Doubles x) {
+  return each(x, [](double v) { return std::sin(v); });
+}
+Doubles cos(Doubles x) {
+  return each(x, [](double v) { return std::cos(v); });
+}
+Floats sin(Floats x) {
+  return each(x, [](float v) { return std::sin(v); });
+}
+Floats cos(Floats x) {
+  return each(x, [](float v) { return std::cos(v); });
 }
 
 #endif

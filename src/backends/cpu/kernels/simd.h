@@ -151,6 +151,22 @@ Vectorized<S> choose(Mask<S> mask, Vectorized<S> a, Vectorized<S> b) {
 
 #endif
 
+// Whether the mask is set anywhere.
+template <class S>
+bool any(Mask<S> mask) {
+#if defined(CPU_CAPABILITY_AVX512)
+  return mask.bits != 0;
+#elif defined(CPU_CAPABILITY_AVX2)
+  return _mm256_movemask_epi8(std::bit_cast<__m256i>(mask.bits)) != 0;
+#elif defined(FASTOPS_NEON)
+  return vmaxvq_u32(std::bit_cast<uint32x4_t>(mask.bits)) != 0;
+#elif defined(FASTOPS_SVE)
+  return svptest_any(all(), mask.bits);
+#else
+  return mask.bits.zero_mask() != (1 << Vectorized<S>::size()) - 1;
+#endif
+}
+
 // ---- signs ----
 
 inline Floats magnitude(Floats x) {
@@ -240,6 +256,26 @@ inline Split split(Floats x) {
   const Floats bounded = at::vec::clamp(x, Floats(-151.0f), Floats(129.0f));
   const Floats n = bounded.round();
   return {n, bounded - n};
+#endif
+}
+
+// Added to a number of magnitude up to 2^22, this leaves it rounded to an integer n, whose lowest bit is that of the
+// sum.
+inline constexpr float integer_constant = 0x1.8p23f;
+
+// y, with the other sign where the lowest bit of a sum is set.
+inline Floats negate_where_odd(Floats y, Floats sum) {
+#if defined(CPU_CAPABILITY_AVX512)
+  return _mm512_castsi512_ps(_mm512_xor_si512(_mm512_castps_si512(y), _mm512_slli_epi32(_mm512_castps_si512(sum), 31)));
+#elif defined(CPU_CAPABILITY_AVX2)
+  return _mm256_xor_ps(y, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(sum), 31)));
+#elif defined(FASTOPS_NEON)
+  return vreinterpretq_f32_u32(veorq_u32(vreinterpretq_u32_f32(y), vshlq_n_u32(vreinterpretq_u32_f32(sum), 31)));
+#elif defined(FASTOPS_SVE)
+  return svreinterpret_f32_u32(
+      sveor_u32_x(all(), svreinterpret_u32_f32(y), svlsl_n_u32_x(all(), svreinterpret_u32_f32(sum), 31)));
+#else
+  return each(y, sum, [](float v, float s) { return std::bit_cast<uint32_t>(s) & 1 ? -v : v; });
 #endif
 }
 

@@ -60,6 +60,8 @@ struct Vec {
 #undef FASTOPS_VEC_FUNCTION
   friend Vec log1p(Vec a) { return CPU_CAPABILITY::log1p(a.v); }
   friend Vec erf(Vec a) { return CPU_CAPABILITY::erf(a.v); }
+  friend Vec sin(Vec a) { return CPU_CAPABILITY::sin(a.v); }
+  friend Vec cos(Vec a) { return CPU_CAPABILITY::cos(a.v); }
 };
 
 // ---- what is faster here than the definitions in activations/functions.h ----

@@ -1,4 +1,4 @@
-// exp, exp2, expm1, log1p, tanh and erf of a float, in arithmetic that rounds the same on every GPU and CPU.
+// exp, exp2, expm1, log1p, tanh, erf, sin and cos of a float, in arithmetic that rounds the same on every GPU and CPU.
 //
 // Metal has no expm1, log1p and erf, and its exp and tanh may be off by 4 and 5 ulp (units in the last place); some
 // versions of its tanh overflow. Errors here are below 2 ulp, tanh's below 3 (tests/metal/test_math.py); infinities,
@@ -111,6 +111,40 @@ inline float erf(float x) {
   q = metal::fma(q, t, 6.349697113e-01f);
   q = metal::fma(q, t, 1.128694296e+00f);
   return metal::copysign(1.0f - exp(-(t * q)), x);
+}
+
+// x - k pi for k <= 2^15 and what is left no larger than pi / 2, with pi in three parts.
+inline float subtract_half_turns(float x, float k) {
+  const float near = metal::fma(-k, 3.14159274f, x);  // exact
+  return metal::fma(-k, -3.43024902e-15f, metal::fma(-k, -8.74227766e-08f, near));
+}
+
+// sin(r) for |r| <= pi / 2; for an odd n with the other sign.
+inline float sin_reduced(float r, int n) {
+  const float square = r * r;
+  float q = metal::fma(2.605783948e-06f, square, -1.980966626e-04f);
+  q = metal::fma(q, square, 8.333068341e-03f);
+  q = metal::fma(q, square, -1.666665971e-01f);
+  const float y = metal::fma(r * square, q, r);
+  return n & 1 ? -y : y;
+}
+
+// Beyond, where pi in three parts does not suffice, Metal's own, which may be off by 4 ulp.
+constant constexpr float most_by_half_turns = 65536.0f;
+
+inline float sin(float x) {
+  const float size = metal::fabs(x);
+  if (!(size <= most_by_half_turns)) return metal::precise::sin(x);
+  const float n = metal::rint(size * 0.318309886f);
+  return metal::copysign(1.0f, x) * sin_reduced(subtract_half_turns(size, n), int(n));
+}
+
+// By the zero that is nearest, n + 1/2 half turns.
+inline float cos(float x) {
+  const float size = metal::fabs(x);
+  if (!(size <= most_by_half_turns)) return metal::precise::cos(x);
+  const float n = metal::rint(metal::fma(size, 0.318309886f, -0.5f));
+  return -sin_reduced(subtract_half_turns(size, n + 0.5f), int(n));
 }
 
 }  // namespace mps

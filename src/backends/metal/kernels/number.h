@@ -35,6 +35,8 @@ inline Number expm1(Number x) { return Number(expm1(x.v)); }
 inline Number log1p(Number x) { return Number(log1p(x.v)); }
 inline Number tanh(Number x) { return Number(tanh(x.v)); }
 inline Number erf(Number x) { return Number(erf(x.v)); }
+inline Number sin(Number x) { return Number(sin(x.v)); }
+inline Number cos(Number x) { return Number(cos(x.v)); }
 
 template <class B, class C>
 Number multiply_add(Number a, B b, C c) {
