@@ -100,6 +100,13 @@ class Slope(nn.Module):
         return F.leaky_relu(x, negative_slope=0.3)
 
 
+class Sine(nn.Module):
+    """As in SIREN."""
+
+    def forward(self, x):
+        return torch.sin(30 * x)
+
+
 class ReGLU(nn.Module):
     """As in rtdl."""
 
@@ -131,7 +138,7 @@ class Learned(nn.Module):
 
 
 LINEARS = [Transposed, Own, Methods]
-ACTIVATIONS = [ReluSquared, Square, Swish, SwishByExp, NewGELU, ErfGELU, SoftplusTanh, Slope]
+ACTIVATIONS = [ReluSquared, Square, Swish, SwishByExp, NewGELU, ErfGELU, SoftplusTanh, Slope, Sine]
 each_linear = pytest.mark.parametrize("kind", LINEARS)
 
 

@@ -17,5 +17,7 @@ PROBE(expm1)
 PROBE(log1p)
 PROBE(tanh)
 PROBE(erf)
+PROBE(sin)
+PROBE(cos)
 }  // namespace mps
 }  // namespace fastops

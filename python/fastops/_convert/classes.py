@@ -290,6 +290,8 @@ def known_activation(value: Sum, input: Sum) -> tuple[str, list[float]] | None:
     match value:
         case (((("activation", name, params, argument),), 1.0),) if argument == input:
             return name, list(params)
+        case (((("activation", "sin", (omega,), ((factors, scale),)),), 1.0),) if ((factors, 1.0),) == input:
+            return "sin", [omega * scale]
     for name, formulas in _FORMULAS.items():
         if any(value == _evaluated(formula, input) for formula in formulas):
             return name, list(PARAMETERS[name].values())

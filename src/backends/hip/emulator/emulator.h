@@ -18,6 +18,7 @@
 #include <functional>
 
 #define __global__
+#define __constant__
 #define __device__
 #define __host__
 #define __forceinline__ inline

@@ -1,6 +1,7 @@
 // The GPU's number type, with what src/activations/README.md asks of a number, and the types that are kept in memory.
 //
-// exp, tanh, erf, ... are those of the GPU's mathematical library, good to 1 or 2 units in the last place.
+// exp, tanh, erf, ... are those of the GPU's mathematical library, good to 1 or 2 units in the last place; sin and cos
+// are our own (sine.h).
 #pragma once
 
 #include <cmath>
@@ -10,6 +11,7 @@
 
 #include "activations/functions.h"
 #include "backends/hip/kernels/device.h"
+#include "backends/hip/kernels/sine.h"
 
 #if defined(__CUDACC__) && !defined(__HIP__)
 #include <cuda_bf16.h>
@@ -28,10 +30,10 @@ FASTOPS_LIBRARY_FUNCTION(expm1)
 FASTOPS_LIBRARY_FUNCTION(log1p)
 FASTOPS_LIBRARY_FUNCTION(tanh)
 FASTOPS_LIBRARY_FUNCTION(erf)
-FASTOPS_LIBRARY_FUNCTION(sin)
-FASTOPS_LIBRARY_FUNCTION(cos)
 FASTOPS_LIBRARY_FUNCTION(sqrt)
 #undef FASTOPS_LIBRARY_FUNCTION
+using sines::cos;
+using sines::sin;
 FASTOPS_HOST_DEVICE inline float fma(float a, float b, float c) { return ::fmaf(a, b, c); }
 FASTOPS_HOST_DEVICE inline double fma(double a, double b, double c) { return ::fma(a, b, c); }
 }  // namespace library
