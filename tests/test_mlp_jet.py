@@ -17,7 +17,7 @@ from strategies import ONCE, WIDEST, every_dtype, features, random_tensor
 
 ops = torch.ops.fastops
 once = settings(max_examples=2 * ONCE * settings().max_examples)
-SMOOTH = ["gelu", "gelu_tanh", "mish", "sigmoid", "silu", "softplus", "tanh"]
+SMOOTH = ["gelu", "gelu_tanh", "mish", "sigmoid", "silu", "sin", "softplus", "tanh"]
 # Of the sums of products that a result is made of; the largest number of a result stands for those.
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 0.1, torch.float16: 0.02}
 

@@ -29,6 +29,13 @@ def pytorch_activation(name: str) -> Callable[[Tensor], Tensor]:
     return function
 
 
+class Sin(nn.Module):
+    """The sine as an activation."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return torch.sin(input)
+
+
 class GatedMLP(nn.Module):
     """The feed-forward block of LLaMA, as Hugging Face writes it."""
 
@@ -337,7 +344,8 @@ def initialize(model: nn.Module, seed: int = 0) -> None:
 def by_fastops(model: nn.Module) -> nn.Module:
     """The fastops module that computes what ``model`` does, with copies of its parameters."""
     if isinstance(model, nn.Sequential):
-        mlp = fastops.nn.MLP.from_sequential(copy.deepcopy(model))
+        modules = [fastops.nn.Sin() if isinstance(module, Sin) else module for module in copy.deepcopy(model)]
+        mlp = fastops.nn.MLP.from_sequential(nn.Sequential(*modules))
         mlp.residual = isinstance(model, Residual)
         return mlp
     if isinstance(model, GatedMLP):

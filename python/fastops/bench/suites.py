@@ -54,6 +54,7 @@ def derivatives(quick: bool) -> Iterator[Workload]:
         (models.Laplacian, (2, 64, 64, 64, 1), nn.Tanh(), 512),
         (models.Laplacian, (10, 128, 128, 128, 1), nn.Tanh(), 512),
         (models.Laplacian, (3, 128, 128, 1), nn.SiLU(), 1024),
+        (models.Laplacian, (2, 256, 256, 256, 1), models.Sin(), 1024),
         (models.NestedLaplacian, (2, 64, 64, 64, 1), nn.Tanh(), 512),
         (models.NestedLaplacian, (3, 128, 128, 1), nn.SiLU(), 1024),
         (models.Hessian, (2, 64, 64, 64, 1), nn.Tanh(), 512),

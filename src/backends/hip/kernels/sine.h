@@ -16,32 +16,38 @@
 
 namespace fastops::hip::sines {
 
+// 2 / pi, after a word of zeros.
+static __constant__ const uint64_t words_of_2_over_pi[] = {
+    0x0000000000000000, 0xa2f9836e4e441529, 0xfc2757d1f534ddc0, 0xdb6295993c439041, 0xfe5163abdebbc561,
+    0xb7246e3a424dd2e0, 0x06492eea09d1921c, 0xfe1deb1cb129a73e, 0xe88235f52ebb4484, 0xe99c7026b45f7e41,
+    0x3991d639835339f4, 0x9c845f8bbdf9283b, 0x1ff897ffde05980f, 0xef2f118b5a0a6d1f, 0x6d367ecf27cb09b7,
+    0x4f463f669e5fea2d, 0x7527bac7ebe5f17b, 0x3d0739f78a5292ea, 0x6bfb5fb11f8d5d08, 0x56033046fc7b6bab};
+
+// 192 bits of it, from one on.
+struct Bits {
+  uint64_t first;
+  uint64_t second;
+  uint64_t third;
+};
+FASTOPS_HOST_DEVICE inline Bits bits_of_2_over_pi(int from) {
+  const uint64_t* word = words_of_2_over_pi + (from >> 6);
+  const uint64_t a = word[0], b = word[1], c = word[2], d = word[3];
+  const int shift = from & 63;
+  // In two steps, as 64 is too many for one.
+  return {a << shift | b >> 1 >> (63 - shift), b << shift | c >> 1 >> (63 - shift),
+          c << shift | d >> 1 >> (63 - shift)};
+}
+
 // ---- float ----
 
-// The fraction of size / pi, and its lowest integral bit as the highest bit, for a size from 2^16 on.
+// size / pi in units of 2^-63, but for multiples of 2, for a size from 2^16 on.
 FASTOPS_HOST_DEVICE inline uint64_t half_turns_of_large(float size) {
   uint32_t bits;
   memcpy(&bits, &size, sizeof(bits));
-  const uint32_t significand = (bits & 0x7fffffu) | 0x800000u;
-  // size = significand 2^e. Bits of 1 / pi that make multiples of two half turns are left out.
-  const int first = static_cast<int>(bits >> 23 & 0xffu) - 150 + 31;
-  const int shift = first & 31;
-  // 1 / pi, after a word of zeros; a choice between registers, as an array would lie in memory.
-  const auto word = [first](uint32_t a, uint32_t b, uint32_t c, uint32_t d, uint32_t e) {
-    const int i = first >> 5;
-    return i == 0 ? a : i == 1 ? b : i == 2 ? c : i == 3 ? d : e;
-  };
-  const uint32_t w0 = word(0x00000000u, 0x517cc1b7u, 0x27220a94u, 0xfe13abe8u, 0xfa9a6ee0u);
-  const uint32_t w1 = word(0x517cc1b7u, 0x27220a94u, 0xfe13abe8u, 0xfa9a6ee0u, 0x6db14accu);
-  const uint32_t w2 = word(0x27220a94u, 0xfe13abe8u, 0xfa9a6ee0u, 0x6db14accu, 0x9e21c820u);
-  const uint32_t w3 = word(0xfe13abe8u, 0xfa9a6ee0u, 0x6db14accu, 0x9e21c820u, 0xff28b1d5u);
-  const auto from = [shift](uint32_t high, uint32_t low) {
-    return static_cast<uint32_t>(((static_cast<uint64_t>(high) << 32 | low) << shift) >> 32);
-  };
-  const uint64_t low = static_cast<uint64_t>(significand) * from(w2, w3);
-  const uint64_t middle = static_cast<uint64_t>(significand) * from(w1, w2) + (low >> 32);
-  const uint64_t high = static_cast<uint64_t>(significand) * from(w0, w1) + (middle >> 32);
-  return high << 32 | (middle & 0xffffffffu);
+  const uint64_t significand = (bits & 0x7fffffu) | 0x800000u;
+  // size = significand 2^e. Bits of 2 / pi that make multiples of four quarter turns are left out.
+  const Bits factor = bits_of_2_over_pi(static_cast<int>(bits >> 23 & 0xffu) - 150 + 62);
+  return significand * factor.first + (significand * (factor.second >> 32) >> 32);
 }
 
 // The sine of `size` and some more quarter turns, for a size from 0 on.
@@ -77,13 +83,6 @@ FASTOPS_HOST_DEVICE float sine_after(float size) {
 
 // ---- double ----
 
-// 2 / pi, after a word of zeros.
-static __constant__ const uint64_t words_of_2_over_pi[] = {
-    0x0000000000000000, 0xa2f9836e4e441529, 0xfc2757d1f534ddc0, 0xdb6295993c439041, 0xfe5163abdebbc561,
-    0xb7246e3a424dd2e0, 0x06492eea09d1921c, 0xfe1deb1cb129a73e, 0xe88235f52ebb4484, 0xe99c7026b45f7e41,
-    0x3991d639835339f4, 0x9c845f8bbdf9283b, 0x1ff897ffde05980f, 0xef2f118b5a0a6d1f, 0x6d367ecf27cb09b7,
-    0x4f463f669e5fea2d, 0x7527bac7ebe5f17b, 0x3d0739f78a5292ea, 0x6bfb5fb11f8d5d08, 0x56033046fc7b6bab};
-
 // A number in two parts, the second of which is what the first lacks.
 struct Rest {
   double high;
@@ -103,16 +102,10 @@ FASTOPS_HOST_DEVICE inline Rest rest_of_large(double size, int& n) {
   memcpy(&bits, &size, sizeof(bits));
   const uint64_t significand = (bits & 0xfffffffffffff) | uint64_t{1} << 52;
   // Bits of 2 / pi that make multiples of four quarter turns are left out.
-  const int first = static_cast<int>(bits >> 52 & 0x7ff) - 1075 + 62;
-  const uint64_t* word = words_of_2_over_pi + (first >> 6);
-  const int shift = first & 63;
-  const auto from = [shift](uint64_t high, uint64_t low) {
-    return shift == 0 ? high : high << shift | low >> (64 - shift);
-  };
-  const uint64_t w1 = from(word[1], word[2]);
-  const uint64_t carried = high_product(significand, from(word[2], word[3]));
-  const uint64_t low = significand * w1 + carried;
-  uint64_t high = significand * from(word[0], word[1]) + high_product(significand, w1) + (low < carried);
+  const Bits factor = bits_of_2_over_pi(static_cast<int>(bits >> 52 & 0x7ff) - 1075 + 62);
+  const uint64_t low = significand * factor.second + high_product(significand, factor.third);
+  const bool carries = low < high_product(significand, factor.third);
+  uint64_t high = significand * factor.first + high_product(significand, factor.second) + carries;
   // In units of 2^-62 and 2^-126 quarter turns: to the nearest of these.
   const uint64_t nearest = (high + (uint64_t{1} << 61)) >> 62;
   n = static_cast<int>(nearest);
