@@ -135,6 +135,7 @@ void __cudaRegisterFunction(void**, const char* kernel, char*, const char* name,
                             int*) {
   add_kernel(kernel, name);
 }
+void __cudaRegisterVar(void**, char*, char*, const char*, int, size_t, int, int) {}
 int __cudaPushCallConfiguration(Size grid, Size block, size_t shared, void* stream) {
   return push(grid, block, shared, stream);
 }

@@ -16,26 +16,28 @@
 
 namespace fastops::hip::sines {
 
-// 2 / pi, after a word of zeros.
-static __constant__ const uint64_t words_of_2_over_pi[] = {
-    0x0000000000000000, 0xa2f9836e4e441529, 0xfc2757d1f534ddc0, 0xdb6295993c439041, 0xfe5163abdebbc561,
-    0xb7246e3a424dd2e0, 0x06492eea09d1921c, 0xfe1deb1cb129a73e, 0xe88235f52ebb4484, 0xe99c7026b45f7e41,
-    0x3991d639835339f4, 0x9c845f8bbdf9283b, 0x1ff897ffde05980f, 0xef2f118b5a0a6d1f, 0x6d367ecf27cb09b7,
-    0x4f463f669e5fea2d, 0x7527bac7ebe5f17b, 0x3d0739f78a5292ea, 0x6bfb5fb11f8d5d08, 0x56033046fc7b6bab};
+// 2 / pi, after 64 zeros.
+static __constant__ const uint32_t words_of_2_over_pi[] = {
+    0x00000000, 0x00000000, 0xa2f9836e, 0x4e441529, 0xfc2757d1, 0xf534ddc0, 0xdb629599, 0x3c439041,
+    0xfe5163ab, 0xdebbc561, 0xb7246e3a, 0x424dd2e0, 0x06492eea, 0x09d1921c, 0xfe1deb1c, 0xb129a73e,
+    0xe88235f5, 0x2ebb4484, 0xe99c7026, 0xb45f7e41, 0x3991d639, 0x835339f4, 0x9c845f8b, 0xbdf9283b,
+    0x1ff897ff, 0xde05980f, 0xef2f118b, 0x5a0a6d1f, 0x6d367ecf, 0x27cb09b7, 0x4f463f66, 0x9e5fea2d,
+    0x7527bac7, 0xebe5f17b, 0x3d0739f7, 0x8a5292ea, 0x6bfb5fb1, 0x1f8d5d08, 0x56033046, 0xfc7b6bab};
 
-// 192 bits of it, from one on.
+// 32 times `count` bits of that, from one on.
+template <int count>
 struct Bits {
-  uint64_t first;
-  uint64_t second;
-  uint64_t third;
+  uint32_t word[count];
 };
-FASTOPS_HOST_DEVICE inline Bits bits_of_2_over_pi(int from) {
-  const uint64_t* word = words_of_2_over_pi + (from >> 6);
-  const uint64_t a = word[0], b = word[1], c = word[2], d = word[3];
-  const int shift = from & 63;
-  // In two steps, as 64 is too many for one.
-  return {a << shift | b >> 1 >> (63 - shift), b << shift | c >> 1 >> (63 - shift),
-          c << shift | d >> 1 >> (63 - shift)};
+template <int count>
+FASTOPS_HOST_DEVICE Bits<count> bits_of_2_over_pi(int from) {
+  const uint32_t* first = words_of_2_over_pi + (from >> 5);
+  const int shift = from & 31;
+  Bits<count> bits;
+  for (int i = 0; i < count; ++i) {
+    bits.word[i] = static_cast<uint32_t>((uint64_t{first[i]} << 32 | first[i + 1]) << shift >> 32);
+  }
+  return bits;
 }
 
 // ---- float ----
@@ -46,8 +48,9 @@ FASTOPS_HOST_DEVICE inline uint64_t half_turns_of_large(float size) {
   memcpy(&bits, &size, sizeof(bits));
   const uint64_t significand = (bits & 0x7fffffu) | 0x800000u;
   // size = significand 2^e. Bits of 2 / pi that make multiples of four quarter turns are left out.
-  const Bits factor = bits_of_2_over_pi(static_cast<int>(bits >> 23 & 0xffu) - 150 + 62);
-  return significand * factor.first + (significand * (factor.second >> 32) >> 32);
+  const Bits<3> factor = bits_of_2_over_pi<3>(static_cast<int>(bits >> 23 & 0xffu) - 150 + 62);
+  const uint64_t low = significand * factor.word[1] + (significand * factor.word[2] >> 32);
+  return (significand * factor.word[0] << 32) + low;
 }
 
 // The sine of `size` and some more quarter turns, for a size from 0 on.
@@ -102,10 +105,11 @@ FASTOPS_HOST_DEVICE inline Rest rest_of_large(double size, int& n) {
   memcpy(&bits, &size, sizeof(bits));
   const uint64_t significand = (bits & 0xfffffffffffff) | uint64_t{1} << 52;
   // Bits of 2 / pi that make multiples of four quarter turns are left out.
-  const Bits factor = bits_of_2_over_pi(static_cast<int>(bits >> 52 & 0x7ff) - 1075 + 62);
-  const uint64_t low = significand * factor.second + high_product(significand, factor.third);
-  const bool carries = low < high_product(significand, factor.third);
-  uint64_t high = significand * factor.first + high_product(significand, factor.second) + carries;
+  const Bits<6> factor = bits_of_2_over_pi<6>(static_cast<int>(bits >> 52 & 0x7ff) - 1075 + 62);
+  const auto pair = [&factor](int i) { return uint64_t{factor.word[i]} << 32 | factor.word[i + 1]; };
+  const uint64_t carried = high_product(significand, pair(4));
+  const uint64_t low = significand * pair(2) + carried;
+  uint64_t high = significand * pair(0) + high_product(significand, pair(2)) + (low < carried);
   // In units of 2^-62 and 2^-126 quarter turns: to the nearest of these.
   const uint64_t nearest = (high + (uint64_t{1} << 61)) >> 62;
   n = static_cast<int>(nearest);
