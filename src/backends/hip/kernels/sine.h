@@ -4,8 +4,8 @@
 // x is taken as n half turns, in float64 n quarter turns, and a rest: by products with pi in three parts (Cody and
 // Waite, "Software Manual for the Elementary Functions", 1980), and where it is too large for that by those bits of 1 /
 // pi that matter there (Payne and Hanek, "Radian Reduction for Trigonometric Functions", 1983). The polynomials are
-// those of the CPU's vectors (tools/fit_polynomials.py), and so are the bounds of the errors: 2 and 1 units in the last
-// place.
+// those of the CPU's vectors (tools/fit_polynomials.py), and so are the bounds of the errors: 2.2 and 1 units in the
+// last place.
 #pragma once
 
 #include <cmath>
