@@ -13,8 +13,9 @@ The error budget, which every test uses and which stands here alone:
 * A sum of n products is off by at most n eps/2 of the sum of their magnitudes, whatever the order of the additions. A
   sum over n rows is done in blocks: at most (2 sqrt(n) + 64) eps/2.
 * Errors of arguments go through an operation to first order; through an activation by its values at both ends of the
-  argument's interval, which holds at jumps too. At a kink there is no derivative of order 2 and more: what PyTorch
-  gives there is that of one side, what another formula gives may be that of the other.
+  argument's interval, which holds at jumps too; through a sine, which turns, by the largest slope. At a kink there is
+  no derivative of order 2 and more: what PyTorch gives there is that of one side, what another formula gives may be
+  that of the other.
 * Apple's GPUs may take a subnormal float32 for the zero of its sign, as an operand and as a result; the specification
   of Metal's language allows it. `as_taken` has what such a number may be there, and an argument is off by as much.
 
@@ -337,7 +338,10 @@ class Approximate:
         params = rounded_parameters(tuple(_keywords(name, params).values()), self.dtype)
         scale = natural_scale(name, self.value, params, order)
         series = functools.partial(derivatives, name, params=params)
-        return self._apply(series, order, scale, 4 * (order + 1), either_side=order > 1, places=jumps(name, params))
+        # Between both ends of an interval, a sine may be anywhere.
+        steepest = abs(params[0]) ** (order + 1) if name == "sin" else None
+        places = jumps(name, params)
+        return self._apply(series, order, scale, 4 * (order + 1), order > 1, places, steepest)
 
     def tail(self, name, order=0):
         """`activation` of one of WITH_TAILS where |x| is 2 or more: within a bound that is relative."""
@@ -353,7 +357,7 @@ class Approximate:
         series = functools.partial(derivatives_from_output, name, params=params)
         return self._apply(series, order - 1, 0, 4 * order, either_side=order > 1)
 
-    def _apply(self, series, order, scale, roundings, either_side, places=(0.0,)):
+    def _apply(self, series, order, scale, roundings, either_side, places=(0.0,), steepest=None):
         x = self.value
         result, slope = series(x, count=order + 1)[order:]
         units = roundings * self.eps
@@ -366,7 +370,9 @@ class Approximate:
         if either_side:
             beside = torch.finfo(x.dtype).eps * x.abs() + torch.finfo(x.dtype).smallest_normal
             reach = torch.where(x.isfinite(), reach + beside, reach)
-        if reach.any():
+        if steepest is not None:
+            error = error + (1 + units) * (steepest * reach).nan_to_num(nan=0.0)
+        elif reach.any():
             # Both ends of what x may be, and the points nearest to those where something may differ from all around it.
             points = [x + reach, x - reach, *(x - (x - place).clamp(-reach, reach) for place in places)]
             ends = torch.stack([series(point, count=order)[order] for point in points])
