@@ -103,15 +103,17 @@ RANGES = {
 }
 HALF_LN2 = math.log(2) / 2
 # Zeros and largest values, near the first ones and near the last ones before another formula.
-QUARTER_TURNS = [sign * n * math.pi / 4 for n in (*range(1, 10), 83439, 83441, 83442, 1367130550) for sign in (1, -1)]
+EIGHTHS_OF_TURNS = [
+    sign * n * math.pi / 4 for n in (*range(1, 10), 83439, 83441, 83442, 1367130550) for sign in (1, -1)
+]
 SEAMS = {
     "exp": [-HALF_LN2, HALF_LN2, 3 * HALF_LN2, -708.4, -745.13, 709.783],
     "expm1": [-HALF_LN2, HALF_LN2, -3 * HALF_LN2, 3 * HALF_LN2, -37.1, -37.4, 37.1, 709.783],
     "log1p": [math.sqrt(0.5) - 1, math.sqrt(2) - 1, 2 * math.sqrt(2) - 1, -1.0],
     "tanh": [HALF_LN2 / 2, 3 * HALF_LN2 / 2, 18.5, 18.7, 19.06],
     "erf": [1.0, -1.0, 5.8, 5.93],
-    "sin": [*QUARTER_TURNS, 65536.0, 2.0**30],
-    "cos": [*QUARTER_TURNS, 65536.0, 2.0**30],
+    "sin": [*EIGHTHS_OF_TURNS, 65536.0, 2.0**30],
+    "cos": [*EIGHTHS_OF_TURNS, 65536.0, 2.0**30],
 }
 
 

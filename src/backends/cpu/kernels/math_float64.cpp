@@ -336,6 +336,14 @@ Doubles erf(Doubles x) {
 
 namespace {
 
+// f of the elements of x where the mask is set, else y.
+template <class S, class F>
+Vectorized<S> each_of(Mask<S> mask, Vectorized<S> x, F f, Vectorized<S> y) {
+  if (any(mask)) [[unlikely]]
+    return choose(mask, each(x, f), y);
+  return y;
+}
+
 // From there on pi/2 in three parts does not suffice.
 constexpr double most_by_quarter_turns = 0x1p30;
 
@@ -370,56 +378,41 @@ C10_ALWAYS_INLINE Doubles sin_after(Doubles x, double quarters) {
 
 Doubles sin(Doubles x) {
   const Doubles a = magnitude(x);
-  const Doubles y = sin_after(a, 0.0) ^ (x & Doubles(-0.0));
-  if (any(less(Doubles(most_by_quarter_turns), a))) [[unlikely]]
-    return choose(less(Doubles(most_by_quarter_turns), a), each(x, [](double v) { return std::sin(v); }), y);
-  return y;
+  const auto by_library = [](double v) { return std::sin(v); };
+  return each_of(less(Doubles(most_by_quarter_turns), a), x, by_library, sin_after(a, 0.0) ^ (x & Doubles(-0.0)));
 }
 
 Doubles cos(Doubles x) {
   const Doubles a = magnitude(x);
-  const Doubles y = sin_after(a, 1.0);
-  if (any(less(Doubles(most_by_quarter_turns), a))) [[unlikely]]
-    return choose(less(Doubles(most_by_quarter_turns), a), each(x, [](double v) { return std::cos(v); }), y);
-  return y;
+  const auto by_library = [](double v) { return std::cos(v); };
+  return each_of(less(Doubles(most_by_quarter_turns), a), x, by_library, sin_after(a, 1.0));
 }
 
 Floats with_large_sines(Floats x, Floats y) {
-  return choose(less(Floats(most_by_half_turns), magnitude(x)), each(x, [](float v) { return std::sin(v); }), y);
+  const auto by_library = [](float v) { return std::sin(v); };
+  return each_of(less(Floats(most_by_half_turns), magnitude(x)), x, by_library, y);
 }
 Floats with_large_cosines(Floats x, Floats y) {
-  return choose(less(Floats(most_by_half_turns), magnitude(x)), each(x, [](float v) { return std::cos(v); }), y);
+  const auto by_library = [](float v) { return std::cos(v); };
+  return each_of(less(Floats(most_by_half_turns), magnitude(x)), x, by_library, y);
 }
 
 #else
 
-Doubles exp(Doubles x) {
-  return each(x, [](double v) { return std::exp(v); });
-}
-Doubles expm1(Doubles x) {
-  return each(x, [](double v) { return std::expm1(v); });
-}
-Doubles tanh(Doubles x) {
-  return each(x, [](double v) { return std::tanh(v); });
-}
-Doubles log1p(Doubles x) {
-  return each(x, [](double v) { return std::log1p(v); });
-}
-Doubles erf(Doubles x) {
-  return each(x, [](double v) { return std::erf(v); });
-}
-Doubles sin(Doubles x) {
-  return each(x, [](double v) { return std::sin(v); });
-}
-Doubles cos(Doubles x) {
-  return each(x, [](double v) { return std::cos(v); });
-}
-Floats sin(Floats x) {
-  return each(x, [](float v) { return std::sin(v); });
-}
-Floats cos(Floats x) {
-  return each(x, [](float v) { return std::cos(v); });
-}
+#define FASTOPS_BY_C_LIBRARY(Vector, function)               \
+  Vector function(Vector x) {                                \
+    return each(x, [](auto v) { return std::function(v); }); \
+  }
+FASTOPS_BY_C_LIBRARY(Doubles, exp)
+FASTOPS_BY_C_LIBRARY(Doubles, expm1)
+FASTOPS_BY_C_LIBRARY(Doubles, tanh)
+FASTOPS_BY_C_LIBRARY(Doubles, log1p)
+FASTOPS_BY_C_LIBRARY(Doubles, erf)
+FASTOPS_BY_C_LIBRARY(Doubles, sin)
+FASTOPS_BY_C_LIBRARY(Doubles, cos)
+FASTOPS_BY_C_LIBRARY(Floats, sin)
+FASTOPS_BY_C_LIBRARY(Floats, cos)
+#undef FASTOPS_BY_C_LIBRARY
 
 #endif
 
