@@ -32,16 +32,18 @@ bool may_use_tiles() {
 // What this CPU runs, best first.
 std::vector<std::string> usable_tiers() {
   const std::string torch_uses = at::get_cpu_capability();
+  const CpuTraits cpu = cpu_traits();
   std::vector<std::string> usable = {"default"};
   if (torch_uses == "AVX2" || torch_uses == "AVX512") usable.insert(usable.begin(), "avx2");
   if (torch_uses == "AVX512") usable.insert(usable.begin(), "avx512");
-  if (torch_uses == "AVX512" && cpu_traits().has_bfloat16) usable.insert(usable.begin(), "avx512_bf16");
-  if (usable.front() == "avx512_bf16" && cpu_traits().has_tiles && may_use_tiles()) {
-    usable.insert(usable.begin(), "amx");
+  if (torch_uses == "AVX512" && cpu.has_bfloat16) {
+    // Numbers of 16 bits are converted and multiplied in float32 where that is faster.
+    usable.insert(usable.begin() + (cpu.has_slow_bfloat16 ? 1 : 0), "avx512_bf16");
+    if (cpu.has_tiles && may_use_tiles()) usable.insert(usable.begin(), "amx");
   }
   // Each has vectors of one length, and CPUs of another do not run it.
-  if (torch_uses == "SVE128" && cpu_traits().has_bfloat16) usable.insert(usable.begin(), "sve128");
-  if (torch_uses == "SVE256" && cpu_traits().has_bfloat16) usable.insert(usable.begin(), "sve256");
+  if (torch_uses == "SVE128" && cpu.has_bfloat16) usable.insert(usable.begin(), "sve128");
+  if (torch_uses == "SVE256" && cpu.has_bfloat16) usable.insert(usable.begin(), "sve256");
   std::erase_if(usable, [](const std::string& tier) { return !has_tier(tier.c_str()); });
   return usable;
 }

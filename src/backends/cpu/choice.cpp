@@ -22,9 +22,10 @@ namespace {
 
 // Those whose products PyTorch has: MKL is near the limit on Intel's CPUs for many rows, and on others in AVX2, which
 // is what it has for them. oneDNN multiplies 16-bit numbers where there are instructions for it, in tiles (AMX) or
-// vectors; in Zen 4's, of half the width of Zen 5's, the products here gain nothing on it for many rows. Of the other
-// ones Zen 5 was measured, and in AVX2 Zen 3 and Zen 4.
-enum class Cpu { intel, intel_with_tiles, zen4, other, other_in_avx2 };
+// vectors; in Zen 4's, of half the width of Zen 5's, the products here gain nothing on it for many rows, and of Intel's
+// cores from Golden Cove on (Sapphire and Emerald Rapids were measured, these without permission for tiles) those in
+// vectors are slow. Of the other ones Zen 5 was measured, and in AVX2 Zen 3 and Zen 4.
+enum class Cpu { intel, golden_cove, zen4, other, other_in_avx2 };
 
 // What the products here multiply: numbers, or 16-bit numbers in pairs or in tiles.
 enum class Operands { float64, float32, pairs, tiles };
@@ -51,13 +52,12 @@ constexpr Faster table[] = {
     {Cpu::intel, Operands::float32, Pass::forward, 1, few_rows, any},
     {Cpu::intel, Operands::float32, Pass::forward, many_rows, any, large_weights},
     {Cpu::intel, Operands::pairs, Pass::forward, 1, few_rows, any},
-    {Cpu::intel_with_tiles, Operands::float32, Pass::forward, 1, 32, any},
-    {Cpu::intel_with_tiles, Operands::float32, Pass::forward, 1, 64, large_weights / 2},
-    {Cpu::intel_with_tiles, Operands::pairs, Pass::forward, 1, few_rows / 2, any},
-    {Cpu::intel_with_tiles, Operands::tiles, Pass::forward, 1, any, any},
-    {Cpu::intel_with_tiles, Operands::tiles, Pass::backward, 1, many_rows, any},
-    {Cpu::intel_with_tiles, Operands::tiles, Pass::backward, 1, any, large_weights},
-    {Cpu::intel_with_tiles, Operands::tiles, Pass::backward, 1024, any, 6 * large_weights},
+    {Cpu::golden_cove, Operands::float32, Pass::forward, 1, 64, any},
+    {Cpu::golden_cove, Operands::pairs, Pass::forward, 1, 64, any},
+    {Cpu::golden_cove, Operands::tiles, Pass::forward, 1, any, any},
+    {Cpu::golden_cove, Operands::tiles, Pass::backward, 1, many_rows, any},
+    {Cpu::golden_cove, Operands::tiles, Pass::backward, 1, any, large_weights},
+    {Cpu::golden_cove, Operands::tiles, Pass::backward, 1024, any, 6 * large_weights},
     {Cpu::zen4, Operands::float64, Pass::forward, 32, any, any},
     {Cpu::zen4, Operands::float64, Pass::backward, 32, any, any},
     {Cpu::zen4, Operands::float32, Pass::forward, 1, 64, any},
@@ -132,7 +132,7 @@ const ReadAtImport products_at_import([] { wanted_products(); });
 Cpu this_cpu() {
   static const Cpu kind = [] {
     const CpuTraits cpu = cpu_traits();
-    if (cpu.is_intel) return cpu.has_tiles ? Cpu::intel_with_tiles : Cpu::intel;
+    if (cpu.is_intel) return cpu.has_tiles || cpu.has_slow_bfloat16 ? Cpu::golden_cove : Cpu::intel;
     if (std::string_view(capability()) == "avx2") return Cpu::other_in_avx2;
     return cpu.is_zen4 ? Cpu::zen4 : Cpu::other;
   }();
@@ -146,7 +146,7 @@ const ReadAtImport jets_at_import([] {
   if (takes_half && wanted_products() != Products::torch) set_most_weights_by_jet(any);
 });
 
-bool is_by_intel() { return this_cpu() == Cpu::intel || this_cpu() == Cpu::intel_with_tiles; }
+bool is_by_intel() { return this_cpu() == Cpu::intel || this_cpu() == Cpu::golden_cove; }
 
 }  // namespace
 
@@ -175,9 +175,10 @@ bool can_go_in_vectors(const at::Tensor& input, at::TensorList weights) {
   const UnpackedKernels& kernels = unpacked_kernels(dtype_of(input));
   const auto [rows, elements] = shape_of(input, weights);
   // A layer by itself is turned around for nothing but its own product. Measured.
-  const int64_t most_packed = input.element_size() > 2  ? large_weights / 4
-                              : this_cpu() == Cpu::zen4 ? large_weights / 8
-                                                        : large_weights;
+  const int64_t most_packed = this_cpu() == Cpu::golden_cove && rows <= many_rows ? 0
+                              : input.element_size() > 2                          ? large_weights / 4
+                              : this_cpu() == Cpu::zen4                           ? large_weights / 8
+                                                                                  : large_weights;
   const int64_t least = weights.size() > 1 || wanted_products() == Products::unpacked ? 1 : most_packed + 1;
   return kernels.numbers.product && rows >= kernels.vector && elements >= least;
 }
@@ -187,6 +188,10 @@ bool goes_wide(const at::Tensor& input, int64_t rows, int64_t elements) {
   if (!takes_as_stored(input)) return false;
   if (wanted_products() == Products::unpacked || this_cpu() == Cpu::zen4) return true;
   if (this_cpu() == Cpu::other) return rows <= few_rows / 4 || elements <= 2 * large_weights;
+  if (this_cpu() == Cpu::golden_cove) {
+    if (input.element_size() == 8) return rows >= 8 && rows <= few_rows;
+    return rows >= few_rows / 4 && (rows <= many_rows || elements <= large_weights / 8);
+  }
   return this_cpu() == Cpu::other_in_avx2 && rows <= 2 * many_rows && elements <= large_weights;
 }
 
@@ -194,7 +199,7 @@ bool goes_wide(const at::Tensor& input, int64_t rows, int64_t elements) {
 bool has_plain_layers(const at::Tensor& input) {
   if (!has_own_products(input)) return false;
   if (wanted_products() != Products::fastest) return wanted_products() == Products::unpacked;
-  return !is_by_intel();
+  return this_cpu() != Cpu::intel;
 }
 
 // Whether rows fill three quarters of the vectors that they take.
@@ -234,7 +239,7 @@ bool goes_unpacked(const at::Tensor& input, at::TensorList weights, Pass pass) {
 bool goes_plain(const at::Tensor& input, at::TensorList weights) {
   if (!has_plain_layers(input)) return false;
   const auto [rows, elements] = shape_of(input, weights);
-  if (elements > large_weights / 4) return false;
+  if (elements > (this_cpu() == Cpu::golden_cove ? large_weights / 16 : large_weights / 4)) return false;
   if (wanted_products() == Products::unpacked) return true;
   const bool in_pairs = unpacked_kernels(dtype_of(input)).at_once > 1;
   // On Zen 4 pairs of 16-bit numbers gain on PyTorch's products, too, and for few rows on one thread.
@@ -285,9 +290,12 @@ bool has_faster_products(const at::Tensor& input, at::TensorList weights, Pass p
   if (elements == 0) return true;  // there is nothing to be multiplied, and hidden features need no memory
   const bool in_16_bits = gemm.operand == Dtype::bfloat16;
   if (!in_16_bits && (dtype == Dtype::bfloat16 || dtype == Dtype::float16)) {
-    // They are converted, and computed with in float32: PyTorch's oneDNN is slower without instructions for them.
+    // They are converted, and computed with in float32: PyTorch's oneDNN is slower without instructions for them, and
+    // with those of bfloat16 that are slow. It converts float16 itself where there are no tiles.
     static const CpuTraits cpu = cpu_traits();
-    return elements <= small_weights || !(dtype == Dtype::bfloat16 ? cpu.has_bfloat16 : cpu.has_float16);
+    if (elements <= small_weights) return true;
+    if (dtype == Dtype::bfloat16) return !cpu.has_tiles && (!cpu.has_bfloat16 || cpu.has_slow_bfloat16);
+    return !cpu.has_tiles && (!cpu.has_float16 || elements <= large_weights);
   }
   if (is_thin(rows, weights, elements)) return false;
   const Cpu kind = this_cpu();
