@@ -1,6 +1,7 @@
 """Every instruction set that this machine can run, and how it is chosen."""
 
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -44,7 +45,16 @@ def usable():
         return ["default", *([ARM[here]] if here in ARM else [])]
     pairs = here == "AVX512" and torch.cpu._is_avx512_bf16_supported()
     tiles = pairs and sys.platform == "linux" and torch.cpu._is_amx_tile_supported() and torch.cpu._init_amx()
-    return [*(X86[name] for name in names[: names.index(here) + 1]), *WITH_BFLOAT16[: pairs + tiles]]
+    found = [*(X86[name] for name in names[: names.index(here) + 1]), *WITH_BFLOAT16[: pairs + tiles]]
+    if pairs and multiplies_pairs_slowly():
+        found[-2 - tiles :] = [WITH_BFLOAT16[0], "avx512", *WITH_BFLOAT16[1 : 1 + tiles]]
+    return found
+
+
+def multiplies_pairs_slowly():
+    """Whether pairs of bfloat16 take longer than float32: on Intel's cores with AVX512-FP16, Golden Cove and later."""
+    info = Path("/proc/cpuinfo")
+    return info.exists() and all(name in info.read_text() for name in ("GenuineIntel", "avx512_fp16"))
 
 
 def has_products():
@@ -78,7 +88,7 @@ def test_results(capability):
 
 @pytest.mark.parametrize("capability", ["avx512", WITH_BFLOAT16[0]])
 def test_products_of_bfloat16(capability):
-    """Where the CPU multiplies bfloat16 in a better way, too, those that are the best elsewhere."""
+    """Where the CPU multiplies bfloat16 in a better way, those that are the best elsewhere."""
     if capability not in usable()[:-1]:
         pytest.skip(f"this CPU has {usable()}: the tests themselves have it, if any do")
     chosen = "bfloat16 and not (keeps or left_alone or small_integers)"

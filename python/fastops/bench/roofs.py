@@ -43,10 +43,11 @@ class Roofs:
     def _flops(self, dtype: torch.dtype) -> tuple[float, str] | None:
         if self._device.type != "cpu" or (dtype == torch.bfloat16 and _has_bfloat16_matrices()):
             return None
-        peak, arithmetic = fastops._C.peak_flops(dtype_name(dtype), _SECONDS), dtype
-        if peak is None:  # computed in float32 then
-            peak, arithmetic = fastops._C.peak_flops("float32", _SECONDS), torch.float32
-        return self._note(peak or 0.0, f"{dtype_name(arithmetic)} multiply-adds")
+        # 16-bit numbers are computed with in float32 where that is faster, or there is nothing else.
+        numbers = [dtype] if dtype.itemsize > 2 else [dtype, torch.float32]
+        peaks = [(fastops._C.peak_flops(dtype_name(number), _SECONDS) or 0.0, number) for number in numbers]
+        peak, arithmetic = max(peaks, key=lambda found: found[0])
+        return self._note(peak, f"{dtype_name(arithmetic)} multiply-adds")
 
     def _copy(self, size: int) -> tuple[float, str]:
         if self._device.type != "cpu":

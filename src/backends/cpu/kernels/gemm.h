@@ -54,8 +54,8 @@ inline constexpr bool fetches_rows = true;
 inline constexpr bool fetches_rows = false;
 #endif
 
-// How the left-hand matrix of a tile lies: element (i, k) at a[i * a_stride + k], packed at a[k * rows + i], or
-// transposed at a[k * a_stride + i].
+// How the left-hand matrix of a tile lies: element (i, k) at a[i * a_stride + k], packed at a[k * rows + i], of a part
+// of a tile at a[k * a_stride + i], or transposed at a[k * a_stride + i].
 enum class Left { as_is, packed, transposed };
 
 // sums[rows, vectors] (+)= a[rows, depth] * panel[depth, vectors]. Where several steps are multiplied at once, a packed
@@ -68,23 +68,24 @@ FASTOPS_TILE void tile(const typename M::Operand* a, int64_t a_stride, const typ
   using V = at::vec::Vectorized<S>;
   constexpr int width = V::size();
   constexpr int64_t at_once = M::at_once;
+  const int64_t packed_rows = parts_of_tile(vectors) > 1 ? a_stride : rows;
   V sum[rows][vectors];
   FASTOPS_UNROLL(16)
   for (int i = 0; i < rows; ++i) {
-    FASTOPS_UNROLL(2)
+    FASTOPS_UNROLL(4)
     for (int j = 0; j < vectors; ++j) sum[i][j] = V(S(0));
   }
   // `present`: how many of the steps that are multiplied at once there are.
   const auto step = [&](int64_t k, int64_t present) FASTOPS_INLINE_LAMBDA {
     typename M::Values b[vectors];
-    FASTOPS_UNROLL(2)
+    FASTOPS_UNROLL(4)
     for (int j = 0; j < vectors; ++j) b[j] = M::load(panel + (k * panel_stride + j * width) * at_once);
     FASTOPS_UNROLL(16)
     for (int i = 0; i < rows; ++i) {
-      const auto x = left == Left::packed       ? M::broadcast(a + (k * rows + i) * at_once, at_once)
+      const auto x = left == Left::packed       ? M::broadcast(a + (k * packed_rows + i) * at_once, at_once)
                      : left == Left::transposed ? M::broadcast(a + k * a_stride + i, at_once)
                                                 : M::broadcast(a + i * a_stride + k * at_once, present);
-      FASTOPS_UNROLL(2)
+      FASTOPS_UNROLL(4)
       for (int j = 0; j < vectors; ++j) sum[i][j] = M::multiply_add(x, b[j], sum[i][j]);
     }
   };
@@ -95,7 +96,7 @@ FASTOPS_TILE void tile(const typename M::Operand* a, int64_t a_stride, const typ
     if constexpr (left == Left::packed) {
       FASTOPS_UNROLL(4)
       for (int line = 0; line < (rows * 4 + 15) / 16; ++line) {
-        FASTOPS_PREFETCH(next_a + (k * rows + line * 16) * at_once);
+        FASTOPS_PREFETCH(next_a + (k * packed_rows + line * 16) * at_once);
       }
     } else if constexpr (left == Left::transposed) {
       FASTOPS_UNROLL(4)
@@ -114,7 +115,7 @@ FASTOPS_TILE void tile(const typename M::Operand* a, int64_t a_stride, const typ
   if (at_once > 1 && depth % at_once) step(k, depth % at_once);
   FASTOPS_UNROLL(16)
   for (int i = 0; i < rows; ++i) {
-    FASTOPS_UNROLL(2)
+    FASTOPS_UNROLL(4)
     for (int j = 0; j < vectors; ++j) {
       S* const place = sums + i * panel_columns<S> + j * width;
       (add ? V::loadu(place) + sum[i][j] : sum[i][j]).store(place);
@@ -130,14 +131,19 @@ using Tile = void (*)(const typename M::Operand* a, int64_t a_stride, const type
 // The tile function for a number of rows.
 template <class M, int vectors, Left left>
 Tile<M> tile_for(int64_t rows) {
+  constexpr int most = tile_rows / parts_of_tile(vectors);
   static constexpr auto table = []<int... rows_less_1>(std::integer_sequence<int, rows_less_1...>) {
-    return std::array<Tile<M>, tile_rows>{tile<M, rows_less_1 + 1, vectors, left>...};
-  }(std::make_integer_sequence<int, tile_rows>());
+    return std::array<Tile<M>, most>{tile<M, rows_less_1 + 1, vectors, left>...};
+  }(std::make_integer_sequence<int, most>());
   return table[rows - 1];
 }
 template <class M, Left left>
 Tile<M> tile_for(int64_t rows, int64_t vectors) {
-  return vectors == 1 ? tile_for<M, 1, left>(rows) : tile_for<M, 2, left>(rows);
+  if constexpr (tile_vectors == 4) {
+    if (vectors == 4) return tile_for<M, 4, left>(rows);
+    if (vectors == 3) return tile_for<M, 3, left>(rows);
+  }
+  return vectors == 2 ? tile_for<M, 2, left>(rows) : tile_for<M, 1, left>(rows);
 }
 template <class M>
 Tile<M> tile_for(int64_t rows, int64_t vectors, const Product& product) {
@@ -174,17 +180,27 @@ void multiply_panel(const Product& product, int64_t first_row, const Tiles& tile
     const auto* const b_block = product.pack ? part : b + k * b_stride;
     // What the panel has next, if it is not known to the processor.
     const auto* const next_b = product.pack || in_place ? b : b_block + depth * width;
-    for (int t = 0; t < tiles.count; ++t) {
+    const int64_t vectors = width / Vec<S>::width;
+    const int parts = parts_of_tile(vectors);
+    for (int p = 0; p < parts * tiles.count; ++p) {
+      const int t = p / parts;
       const int64_t first = tiles.first[t];
       const int64_t size = tiles.size(t);
-      const int64_t a_stride = product.a.stride;
-      const auto* const a_tile = product.packed       ? a + first * padded + k * size
-                                 : product.transposed ? a + first + k * a_stride
-                                                      : a + first * a_stride + k;
-      const auto* const next_a = t + 1 == tiles.count ? a_tile : a_tile + size * (product.packed ? padded : a_stride);
-      tile_for<typename M::Packed>(size, width / Vec<S>::width, product)(
-          a_tile, a_stride, b_block, b_stride, depth, strip + first * panel_columns<S>, add || block > 0, next_a,
-          next_b == b ? b : next_b + t * width * depth / tiles.count);
+      const int64_t offset = size * (p % parts) / parts;
+      const int64_t rows = size * (p % parts + 1) / parts - offset;
+      if (rows == 0) continue;
+      const int64_t a_stride = product.packed ? size : product.a.stride;
+      const auto* const a_tile = product.packed       ? a + first * padded + k * size + offset * at_once
+                                 : product.transposed ? a + first + offset + k * a_stride
+                                                      : a + (first + offset) * a_stride + k;
+      // The parts of a packed tile fetch one half of the next one's lines each.
+      const bool is_last = t + 1 == tiles.count;
+      const auto* const next_a = product.packed ? (is_last ? a_tile : a_tile + size * padded) + p % parts * 32 * at_once
+                                 : p + 1 == parts * tiles.count ? a_tile
+                                                                : a_tile + rows * a_stride;
+      tile_for<typename M::Packed>(rows, vectors, product)(
+          a_tile, a_stride, b_block, b_stride, depth, strip + (first + offset) * panel_columns<S>, add || block > 0,
+          next_a, next_b == b ? b : next_b + p * width * depth / (parts * tiles.count));
     }
   }
 }

@@ -248,6 +248,7 @@ void add_tile_products(KernelTable& table) {
   gemm.least_rows = least_rows;
   gemm.left_bytes = 1536 * 1024;
   gemm.at_once = at_once;
+  gemm.panel_columns = panel_columns<float>;
   gemm.pack = pack_pairs<at_once>;
   gemm.pack_transposed = pack_transposed_pairs<at_once>;
   gemm.pack_tiles = pack_tiles;

@@ -45,6 +45,7 @@ void add_bfloat16_products(KernelTable& table) {
   gemm.reads_matrix = nullptr;
   gemm.packs_on_the_way = table.gemm[static_cast<int>(Dtype::float32)].packs_on_the_way;
   gemm.at_once = Pairs::at_once;
+  gemm.panel_columns = panel_columns<float>;
   gemm.pack = pack_pairs<Pairs::at_once>;
   gemm.pack_transposed = pack_transposed_pairs<Pairs::at_once>;
   gemm.pack_tiles = pack_tiles;

@@ -39,20 +39,23 @@ FASTOPS_FLATTEN void derivatives(const void* x, void* value, void* const* order,
   }
 }
 
-// A panel's columns of one row, in the type that is computed with.
+// Some columns of one row, in the type that is computed with: as many as a packet of 16-bit numbers has.
+constexpr int vectors = 2;
+template <class S>
+constexpr int64_t columns_at_once = vectors * Vec<S>::width;
 template <class S>
 struct Numbers {
-  Vec<S> part[tile_vectors];
+  Vec<S> part[vectors];
 };
 // How many there are, where they are all there.
 template <class S>
-using Whole = std::integral_constant<int64_t, panel_columns<S>>;
+using Whole = std::integral_constant<int64_t, columns_at_once<S>>;
 
 // f of the corresponding parts.
 template <class S, class F, class... In>
 C10_ALWAYS_INLINE Numbers<S> map(F f, const In&... in) {
   Numbers<S> out;
-  for (int k = 0; k < tile_vectors; ++k) out.part[k] = f(in.part[k]...);
+  for (int k = 0; k < vectors; ++k) out.part[k] = f(in.part[k]...);
   return out;
 }
 template <class S>
@@ -79,30 +82,30 @@ template <class S, class T, class Count>
 C10_ALWAYS_INLINE Numbers<S> load(const T* p, Count count) {
   Numbers<S> out;
   if constexpr (std::is_same_v<S, T>) {
-    for (int k = 0; k < tile_vectors; ++k) {
+    for (int k = 0; k < vectors; ++k) {
       out.part[k] = load_part(p + k * Vec<S>::width, count_in_vector<S>(count, k));
     }
   } else {
     const auto packet = Packet<T>::load(p, count);
-    static_assert(packet.parts == tile_vectors);
-    for (int k = 0; k < tile_vectors; ++k) out.part[k] = packet.part[k].v;
+    static_assert(packet.parts == vectors);
+    for (int k = 0; k < vectors; ++k) out.part[k] = packet.part[k].v;
   }
   return out;
 }
 template <class S, class T, class Count>
 C10_ALWAYS_INLINE void store(const Numbers<S>& value, T* p, Count count) {
   if constexpr (std::is_same_v<S, T>) {
-    for (int k = 0; k < tile_vectors; ++k) {
+    for (int k = 0; k < vectors; ++k) {
       store_part(value.part[k].v, p + k * Vec<S>::width, count_in_vector<S>(count, k));
     }
   } else {
     Packet<T> packet;
-    for (int k = 0; k < tile_vectors; ++k) packet.part[k] = value.part[k].v;
+    for (int k = 0; k < vectors; ++k) packet.part[k] = value.part[k].v;
     packet.store(p, count);
   }
 }
 
-// Go down the rows of a point in a matrix, at a panel's columns. The rows may lie far apart, where the processor does
+// Go down the rows of a point in a matrix, at some columns. The rows may lie far apart, where the processor does
 // not foresee them: what comes `ahead` elements later is fetched ahead.
 template <class S, class T, class Count>
 struct Reader {
@@ -112,7 +115,7 @@ struct Reader {
   Count count;
 
   C10_ALWAYS_INLINE Numbers<S> next() {
-    for (int64_t i = 0; ahead && i < panel_columns<S>; i += 64 / int64_t{sizeof(T)}) FASTOPS_PREFETCH(p + ahead + i);
+    for (int64_t i = 0; ahead && i < columns_at_once<S>; i += 64 / int64_t{sizeof(T)}) FASTOPS_PREFETCH(p + ahead + i);
     const auto numbers = load<S>(p, count);
     p += stride;
     return numbers;
@@ -129,14 +132,14 @@ struct Writer {
 
   C10_ALWAYS_INLINE void next(const Numbers<S>& value) {
     if (!p) return;
-    for (int64_t i = 0; i < panel_columns<S>; i += 64 / int64_t{sizeof(T)}) FASTOPS_PREFETCH_WRITE(p + ahead + i);
+    for (int64_t i = 0; i < columns_at_once<S>; i += 64 / int64_t{sizeof(T)}) FASTOPS_PREFETCH_WRITE(p + ahead + i);
     store(value, p, count);
     p += stride;
   }
   C10_ALWAYS_INLINE Writer after(int64_t rows) const { return {p ? p + rows * stride : p, stride, ahead, count}; }
 };
 
-// The first row of a point, at a panel's columns.
+// The first row of a point, at some columns.
 template <class Storage, class Count>
 struct Place {
   using S = Compute<Storage>;
@@ -163,7 +166,7 @@ struct Place {
 // An activation at the values of some points, [points, columns], and its derivatives there.
 template <class S>
 struct Derivatives {
-  static constexpr int64_t most = 16 * panel_columns<S>;
+  static constexpr int64_t most = 16 * columns_at_once<S>;
   alignas(64) S at[most];
   alignas(64) S value[most];
   alignas(64) S order[max_order][most];
@@ -174,7 +177,7 @@ struct Derivatives {
   }
 };
 
-// step(place, derivatives, i) for each panel's columns of each point of a block; the derivatives' numbers for it are
+// step(place, derivatives, i) for some columns of each point of a block; the derivatives' numbers for it are
 // from i on. at(place) are the values.
 template <class Storage, class At, class Step>
 void for_each_place(const JetArguments& jet, const Block& block, int orders, At at, Step step) {
@@ -188,12 +191,12 @@ void for_each_place(const JetArguments& jet, const Block& block, int orders, At 
     const auto each = [&](auto f) FASTOPS_INLINE_LAMBDA {
       int64_t i = 0;
       for (int64_t point = first_point; point < end_point; ++point) {
-        for (int64_t column = first_column; column < end_column; column += panel_columns<S>) {
-          const int64_t columns = std::min(panel_columns<S>, end_column - column);
+        for (int64_t column = first_column; column < end_column; column += columns_at_once<S>) {
+          const int64_t columns = std::min(columns_at_once<S>, end_column - column);
           const auto at_place = [&](auto count) FASTOPS_INLINE_LAMBDA {
             f(Place<Storage, decltype(count)>{block, point * jet.rows(), column, ahead, count}, i);
           };
-          columns == panel_columns<S> ? at_place(Whole<S>()) : at_place(columns);
+          columns == columns_at_once<S> ? at_place(Whole<S>()) : at_place(columns);
           i += columns;
         }
       }

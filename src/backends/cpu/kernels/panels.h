@@ -10,13 +10,20 @@
 
 namespace fastops::cpu::CPU_CAPABILITY {
 
-// The largest tile whose sums, with the vectors that they are made from, fit the vector registers.
+// The largest tiles whose sums, with the vectors that they are made from, fit the vector registers: of so many rows and
+// two vectors, or half of the rows and four. These load 10 vectors and numbers for 24 multiply-adds and those 14, which
+// is too many where a core's other thread loads, too.
 #if defined(CPU_CAPABILITY_AVX512)
 inline constexpr int tile_rows = 12;
 #else
 inline constexpr int tile_rows = 6;
 #endif
+#if defined(CPU_CAPABILITY_AVX512) && !defined(CPU_CAPABILITY_AVX512_BF16) && !defined(CPU_CAPABILITY_AMX)
+inline constexpr int tile_vectors = 4;
+#else
 inline constexpr int tile_vectors = 2;
+#endif
+constexpr int parts_of_tile(int64_t vectors) { return vectors > 2 ? 2 : 1; }
 
 // In front of a function that has a tile's sums: with 16 vector registers three of them would go to memory and back
 // every four steps. Measured.
@@ -33,10 +40,11 @@ inline constexpr int64_t panel_columns = tile_vectors * Vec<S>::width;
 template <class S>
 inline constexpr int64_t depth_block = 32 * 1024 / (panel_columns<S> * sizeof(S));
 
-// The width of a panel: the last one is one vector wide if that is enough.
+// The width of a panel: the last one has as many vectors as are enough.
 template <class S>
 int64_t panel_width(int64_t panel, int64_t columns) {
-  return columns - panel * panel_columns<S> > Vec<S>::width ? panel_columns<S> : Vec<S>::width;
+  constexpr int64_t width = Vec<S>::width;
+  return std::min(panel_columns<S>, (columns - panel * panel_columns<S> + width - 1) / width * width);
 }
 
 // The rows of a block as tiles.
