@@ -43,8 +43,8 @@ class Roofs:
     def _flops(self, dtype: torch.dtype) -> tuple[float, str] | None:
         if self._device.type != "cpu" or (dtype == torch.bfloat16 and _has_bfloat16_matrices()):
             return None
-        # 16-bit numbers are computed with in float32 where that is faster, or there is nothing else.
-        numbers = [dtype] if dtype.itemsize > 2 else [dtype, torch.float32]
+        # bfloat16 is computed with in float32 where that is faster, or there is nothing else.
+        numbers = [torch.bfloat16, torch.float32] if dtype == torch.bfloat16 else [dtype]
         peaks = [(fastops._C.peak_flops(dtype_name(number), _SECONDS) or 0.0, number) for number in numbers]
         peak, arithmetic = max(peaks, key=lambda found: found[0])
         return self._note(peak, f"{dtype_name(arithmetic)} multiply-adds")

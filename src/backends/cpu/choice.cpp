@@ -239,7 +239,7 @@ bool goes_unpacked(const at::Tensor& input, at::TensorList weights, Pass pass) {
 bool goes_plain(const at::Tensor& input, at::TensorList weights) {
   if (!has_plain_layers(input)) return false;
   const auto [rows, elements] = shape_of(input, weights);
-  if (elements > (this_cpu() == Cpu::golden_cove ? large_weights / 16 : large_weights / 4)) return false;
+  if (elements > large_weights / (this_cpu() == Cpu::golden_cove ? 20 : 4)) return false;
   if (wanted_products() == Products::unpacked) return true;
   const bool in_pairs = unpacked_kernels(dtype_of(input)).at_once > 1;
   // On Zen 4 pairs of 16-bit numbers gain on PyTorch's products, too, and for few rows on one thread.
