@@ -23,8 +23,8 @@ namespace {
 // Those whose products PyTorch has: MKL is near the limit on Intel's CPUs for many rows, and on others in AVX2, which
 // is what it has for them. oneDNN multiplies 16-bit numbers where there are instructions for it, in tiles (AMX) or
 // vectors; in Zen 4's, of half the width of Zen 5's, the products here gain nothing on it for many rows, and of Intel's
-// cores from Golden Cove on (Sapphire and Emerald Rapids were measured, these without permission for tiles) those in
-// vectors are slow. Of the other ones Zen 5 was measured, and in AVX2 Zen 3 and Zen 4.
+// cores from Golden Cove on (Sapphire Rapids was measured with tiles, Emerald Rapids without) those in vectors are
+// slow. Of the other ones Zen 5 was measured, and in AVX2 Zen 3 and Zen 4.
 enum class Cpu { intel, golden_cove, zen4, other, other_in_avx2 };
 
 // What the products here multiply: numbers, or 16-bit numbers in pairs or in tiles.
@@ -189,6 +189,7 @@ bool goes_wide(const at::Tensor& input, int64_t rows, int64_t elements) {
   if (wanted_products() == Products::unpacked || this_cpu() == Cpu::zen4) return true;
   if (this_cpu() == Cpu::other) return rows <= few_rows / 4 || elements <= 2 * large_weights;
   if (this_cpu() == Cpu::golden_cove) {
+    if (input.element_size() == 2) return false;
     if (input.element_size() == 8) return rows >= 8 && rows <= few_rows;
     return rows >= few_rows / 4 && (rows <= many_rows || elements <= large_weights / 8);
   }
@@ -199,7 +200,8 @@ bool goes_wide(const at::Tensor& input, int64_t rows, int64_t elements) {
 bool has_plain_layers(const at::Tensor& input) {
   if (!has_own_products(input)) return false;
   if (wanted_products() != Products::fastest) return wanted_products() == Products::unpacked;
-  return this_cpu() != Cpu::intel;
+  const bool in_slow_pairs = this_cpu() == Cpu::golden_cove && unpacked_kernels(dtype_of(input)).at_once > 1;
+  return this_cpu() != Cpu::intel && !in_slow_pairs;
 }
 
 // Whether rows fill three quarters of the vectors that they take.
