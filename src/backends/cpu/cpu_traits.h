@@ -21,7 +21,7 @@ struct CpuTraits {
   bool has_bfloat16 = false;  // instructions that multiply 16-bit numbers
   bool has_float16 = false;
   bool has_slow_bfloat16 = false;  // in half as many multiply-adds a second as those of float32
-  bool has_tiles = false;  // of bfloat16 (AMX)
+  bool has_tiles = false;          // of bfloat16 (AMX)
 };
 
 #if defined(_M_X64) || defined(__x86_64__)
