@@ -45,16 +45,18 @@ def usable():
         return ["default", *([ARM[here]] if here in ARM else [])]
     pairs = here == "AVX512" and torch.cpu._is_avx512_bf16_supported()
     tiles = pairs and sys.platform == "linux" and torch.cpu._is_amx_tile_supported() and torch.cpu._init_amx()
-    found = [*(X86[name] for name in names[: names.index(here) + 1]), *WITH_BFLOAT16[: pairs + tiles]]
+    found = [X86[name] for name in names[: names.index(here) + 1]]
+    with_bfloat16 = WITH_BFLOAT16[: pairs + tiles]
     if pairs and multiplies_pairs_slowly():
-        found[-2 - tiles :] = [WITH_BFLOAT16[0], "avx512", *WITH_BFLOAT16[1 : 1 + tiles]]
-    return found
+        return [*found[:-1], *with_bfloat16, found[-1]]
+    return [*found, *with_bfloat16]
 
 
 def multiplies_pairs_slowly():
-    """Whether pairs of bfloat16 take longer than float32: on Intel's cores with AVX512-FP16, Golden Cove and later."""
-    info = Path("/proc/cpuinfo")
-    return info.exists() and all(name in info.read_text() for name in ("GenuineIntel", "avx512_fp16"))
+    """Whether float32 is faster than pairs of bfloat16: on Intel's cores with AVX512-FP16 and no tiles."""
+    cpu = Path("/proc/cpuinfo")
+    known = cpu.read_text() if cpu.exists() else ""
+    return "GenuineIntel" in known and "avx512_fp16" in known and "amx_tile" not in known
 
 
 def has_products():

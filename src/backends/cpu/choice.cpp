@@ -146,8 +146,6 @@ const ReadAtImport jets_at_import([] {
   if (takes_half && wanted_products() != Products::torch) set_most_weights_by_jet(any);
 });
 
-bool is_by_intel() { return this_cpu() == Cpu::intel || this_cpu() == Cpu::golden_cove; }
-
 }  // namespace
 
 bool has_own_products(const at::Tensor& input) {
@@ -167,6 +165,11 @@ int64_t most_features(const at::Tensor& input, at::TensorList weights) {
 // Whether weights are multiplied where they lie.
 bool takes_as_stored(const at::Tensor& input) {
   return input.element_size() > 2 || unpacked_kernels(dtype_of(input)).stored.product;
+}
+
+// Whether pairs of 16-bit numbers are multiplied that way, and the CPU has something better.
+bool go_in_slow_pairs(const at::Tensor& input) {
+  return this_cpu() == Cpu::golden_cove && unpacked_kernels(dtype_of(input)).at_once > 1;
 }
 
 // Whether a network's rows can go through all layers in vectors.
@@ -189,7 +192,7 @@ bool goes_wide(const at::Tensor& input, int64_t rows, int64_t elements) {
   if (wanted_products() == Products::unpacked || this_cpu() == Cpu::zen4) return true;
   if (this_cpu() == Cpu::other) return rows <= few_rows / 4 || elements <= 2 * large_weights;
   if (this_cpu() == Cpu::golden_cove) {
-    if (input.element_size() == 2) return false;
+    if (go_in_slow_pairs(input)) return false;
     if (input.element_size() == 8) return rows >= 8 && rows <= few_rows;
     return rows >= few_rows / 4 && (rows <= many_rows || elements <= large_weights / 8);
   }
@@ -200,8 +203,7 @@ bool goes_wide(const at::Tensor& input, int64_t rows, int64_t elements) {
 bool has_plain_layers(const at::Tensor& input) {
   if (!has_own_products(input)) return false;
   if (wanted_products() != Products::fastest) return wanted_products() == Products::unpacked;
-  const bool in_slow_pairs = this_cpu() == Cpu::golden_cove && unpacked_kernels(dtype_of(input)).at_once > 1;
-  return this_cpu() != Cpu::intel && !in_slow_pairs;
+  return this_cpu() != Cpu::intel && !go_in_slow_pairs(input);
 }
 
 // Whether rows fill three quarters of the vectors that they take.
@@ -241,8 +243,10 @@ bool goes_unpacked(const at::Tensor& input, at::TensorList weights, Pass pass) {
 bool goes_plain(const at::Tensor& input, at::TensorList weights) {
   if (!has_plain_layers(input)) return false;
   const auto [rows, elements] = shape_of(input, weights);
-  if (elements > large_weights / (this_cpu() == Cpu::golden_cove ? 20 : 4)) return false;
+  if (elements > large_weights / 4) return false;
   if (wanted_products() == Products::unpacked) return true;
+  // MKL's are faster from a layer of 256 by 256 features on.
+  if (this_cpu() == Cpu::golden_cove && elements > large_weights / 20) return false;
   const bool in_pairs = unpacked_kernels(dtype_of(input)).at_once > 1;
   // On Zen 4 pairs of 16-bit numbers gain on PyTorch's products, too, and for few rows on one thread.
   if (in_pairs && this_cpu() == Cpu::zen4) return true;
@@ -296,7 +300,7 @@ bool has_faster_products(const at::Tensor& input, at::TensorList weights, Pass p
     // with those of bfloat16 that are slow. It converts float16 itself where there are no tiles.
     static const CpuTraits cpu = cpu_traits();
     if (elements <= small_weights) return true;
-    if (dtype == Dtype::bfloat16) return !cpu.has_tiles && (!cpu.has_bfloat16 || cpu.has_slow_bfloat16);
+    if (dtype == Dtype::bfloat16) return !cpu.has_bfloat16 || cpu.has_slow_bfloat16;
     return !cpu.has_tiles && (!cpu.has_float16 || elements <= large_weights);
   }
   if (is_thin(rows, weights, elements)) return false;
@@ -308,7 +312,8 @@ bool has_faster_products(const at::Tensor& input, at::TensorList weights, Pass p
   const Operands operands = in_16_bits                ? gemm.at_once > 2 ? Operands::tiles : Operands::pairs
                             : dtype == Dtype::float64 ? Operands::float64
                                                       : Operands::float32;
-  if (ensemble && is_by_intel() && operands != Operands::tiles && rows < many_rows) return false;
+  const bool is_by_intel = kind == Cpu::intel || kind == Cpu::golden_cove;
+  if (ensemble && is_by_intel && operands != Operands::tiles && rows < many_rows) return false;
   // Unpacked products, one after another, are faster still.
   const bool is_wide = elements > large_weights / 16 && input.element_size() > 2;
   if (!ensemble && pass == Pass::backward && is_wide) {

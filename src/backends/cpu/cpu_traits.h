@@ -20,7 +20,7 @@ struct CpuTraits {
   bool is_zen4 = false;       // with AVX-512; Zen 3, of the same family, has none
   bool has_bfloat16 = false;  // instructions that multiply 16-bit numbers
   bool has_float16 = false;
-  bool has_slow_bfloat16 = false;  // in half as many multiply-adds a second as those of float32
+  bool has_slow_bfloat16 = false;  // slower than those of float32, and no tiles
   bool has_tiles = false;          // of bfloat16 (AMX)
 };
 
@@ -55,8 +55,8 @@ FASTOPS_ALWAYS_INLINE CpuTraits cpu_traits() {
   traits.has_tiles = found.edx >> 22 & 1;
   traits.has_float16 = found.edx >> 23 & 1;
   traits.has_bfloat16 = found.eax > 0 && (cpuid(features, 1).eax >> 5 & 1);
-  // Golden Cove and later cores begin one such instruction in two cycles, and two of float32 in each. Measured.
-  traits.has_slow_bfloat16 = traits.is_intel && traits.has_bfloat16 && traits.has_float16;
+  // Golden Cove and later cores begin one for pairs in two cycles, and two of float32 in each. Measured.
+  traits.has_slow_bfloat16 = traits.is_intel && traits.has_bfloat16 && traits.has_float16 && !traits.has_tiles;
   return traits;
 }
 #elif defined(__linux__) && defined(__aarch64__)

@@ -171,6 +171,9 @@ void multiply_panel(const Product& product, int64_t first_row, const Tiles& tile
                                      : static_cast<const Operand*>(product.panels) + panel * panel_columns<S> * padded;
   const bool by_depth = product.packed || product.transposed;
   const auto* const a = row<Operand>(product.a, by_depth ? 0 : first_row);
+  const int64_t vectors = width / Vec<S>::width;
+  const int parts = parts_of_tile(vectors);
+  const int pieces = parts * tiles.count;
   const Parts blocks(padded / at_once, depth_block<S>);
   if (product.depth == 0 && !add) std::fill(strip, strip + tiles.first[tiles.count] * panel_columns<S>, S(0));
   for (int64_t block = 0; block < blocks.count; ++block) {
@@ -180,27 +183,27 @@ void multiply_panel(const Product& product, int64_t first_row, const Tiles& tile
     const auto* const b_block = product.pack ? part : b + k * b_stride;
     // What the panel has next, if it is not known to the processor.
     const auto* const next_b = product.pack || in_place ? b : b_block + depth * width;
-    const int64_t vectors = width / Vec<S>::width;
-    const int parts = parts_of_tile(vectors);
-    for (int p = 0; p < parts * tiles.count; ++p) {
+    for (int p = 0; p < pieces; ++p) {
       const int t = p / parts;
-      const int64_t first = tiles.first[t];
+      const int part = p % parts;
       const int64_t size = tiles.size(t);
-      const int64_t offset = size * (p % parts) / parts;
-      const int64_t rows = size * (p % parts + 1) / parts - offset;
+      const int64_t offset = size * part / parts;
+      const int64_t rows = size * (part + 1) / parts - offset;
       if (rows == 0) continue;
+      const int64_t first = tiles.first[t] + offset;
       const int64_t a_stride = product.packed ? size : product.a.stride;
-      const auto* const a_tile = product.packed       ? a + first * padded + k * size + offset * at_once
-                                 : product.transposed ? a + first + offset + k * a_stride
-                                                      : a + (first + offset) * a_stride + k;
-      // The parts of a packed tile fetch one half of the next one's lines each.
-      const bool is_last = t + 1 == tiles.count;
-      const auto* const next_a = product.packed ? (is_last ? a_tile : a_tile + size * padded) + p % parts * 32 * at_once
-                                 : p + 1 == parts * tiles.count ? a_tile
-                                                                : a_tile + rows * a_stride;
-      tile_for<typename M::Packed>(rows, vectors, product)(
-          a_tile, a_stride, b_block, b_stride, depth, strip + (first + offset) * panel_columns<S>, add || block > 0,
-          next_a, next_b == b ? b : next_b + p * width * depth / (parts * tiles.count));
+      const auto* const a_tile = product.packed       ? a + tiles.first[t] * padded + k * size + offset * at_once
+                                 : product.transposed ? a + first + k * a_stride
+                                                      : a + first * a_stride + k;
+      const auto* next_a = a_tile;
+      if (!product.packed) {
+        if (p + 1 < pieces) next_a += rows * a_stride;
+      } else if (t + 1 < tiles.count) {
+        next_a += size * padded + part * 32 * at_once;  // parts fetch lines of their own of the next tile
+      }
+      tile_for<typename M::Packed>(rows, vectors, product)(a_tile, a_stride, b_block, b_stride, depth,
+                                                           strip + first * panel_columns<S>, add || block > 0, next_a,
+                                                           next_b == b ? b : next_b + p * width * depth / pieces);
     }
   }
 }

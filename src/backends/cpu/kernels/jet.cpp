@@ -105,8 +105,8 @@ C10_ALWAYS_INLINE void store(const Numbers<S>& value, T* p, Count count) {
   }
 }
 
-// Go down the rows of a point in a matrix, at some columns. The rows may lie far apart, where the processor does
-// not foresee them: what comes `ahead` elements later is fetched ahead.
+// Go down the rows of a point in a matrix, at some columns. The rows may lie far apart, where the processor does not
+// foresee them: what comes `ahead` elements later is fetched ahead.
 template <class S, class T, class Count>
 struct Reader {
   const T* p;
@@ -177,8 +177,8 @@ struct Derivatives {
   }
 };
 
-// step(place, derivatives, i) for some columns of each point of a block; the derivatives' numbers for it are
-// from i on. at(place) are the values.
+// step(place, derivatives, i) for some columns of each point of a block; the derivatives' numbers for it are from i on.
+// at(place) are the values.
 template <class Storage, class At, class Step>
 void for_each_place(const JetArguments& jet, const Block& block, int orders, At at, Step step) {
   using S = Compute<Storage>;
