@@ -160,40 +160,35 @@ FASTOPS_HOST_DEVICE Jet<T, N> erf(Jet<T, N> x) {
 template <class T, int N>
 FASTOPS_HOST_DEVICE Jet<T, N> tanh(Jet<T, N> x) {
   using S = ScalarOf<T>;
-  Jet<T, N> y(tanh(x.c[0]));
-  Jet<T, N> slope(S(1) - y.c[0] * y.c[0]);
+  Jet<T, N> y(tanh(x.c[0])), slope(S(1) - y.c[0] * y.c[0]);
   for (int k = 1; k <= N; ++k) {
     y.c[k] = integral_coefficient(k, slope, x);
+    if (k == N) break;
     slope.c[k] = -(y.c[0] * y.c[k]);
     for (int i = 1; i <= k; ++i) slope.c[k] = slope.c[k] - y.c[i] * y.c[k - i];
   }
   return y;
 }
 
-// The slope of each is the other one, that of the cosine with a minus.
+// y' = slope x' where slope' = -y x', from their values at the point.
 template <class T, int N>
-struct SineAndCosine {
-  Jet<T, N> sine;
-  Jet<T, N> cosine;
-};
-template <class T, int N>
-FASTOPS_HOST_DEVICE SineAndCosine<T, N> sine_and_cosine(Jet<T, N> x) {
-  Jet<T, N> sine(sin(x.c[0])), cosine(cos(x.c[0]));
+FASTOPS_HOST_DEVICE Jet<T, N> oscillation(T y_at, T slope_at, Jet<T, N> x) {
+  Jet<T, N> y(y_at), slope(slope_at);
   for (int k = 1; k <= N; ++k) {
-    sine.c[k] = integral_coefficient(k, cosine, x);
-    cosine.c[k] = -integral_coefficient(k, sine, x);
+    y.c[k] = integral_coefficient(k, slope, x);
+    if (k < N) slope.c[k] = -integral_coefficient(k, y, x);
   }
-  return {sine, cosine};
+  return y;
 }
 
 template <class T, int N>
 FASTOPS_HOST_DEVICE Jet<T, N> sin(Jet<T, N> x) {
-  return sine_and_cosine(x).sine;
+  return oscillation(sin(x.c[0]), cos(x.c[0]), x);
 }
 
 template <class T, int N>
 FASTOPS_HOST_DEVICE Jet<T, N> cos(Jet<T, N> x) {
-  return sine_and_cosine(x).cosine;
+  return oscillation(cos(x.c[0]), -sin(x.c[0]), x);
 }
 
 // What it lacks to 1 changes as much the other way; the slope is the product of the two.

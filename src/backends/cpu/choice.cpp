@@ -77,6 +77,7 @@ constexpr Faster table[] = {
     {Cpu::other_in_avx2, Operands::float64, Pass::forward, 512, any, large_weights},
     {Cpu::other_in_avx2, Operands::float64, Pass::backward, 512, any, large_weights},
     {Cpu::other_in_avx2, Operands::float32, Pass::forward, 1, few_rows, any},
+    {Cpu::other_in_avx2, Operands::float32, Pass::backward, 2, many_rows, large_weights},
 };
 
 // Weights that are so small are packed in no time, and calls take most of it, whatever the CPU, unless there are many
@@ -240,13 +241,14 @@ bool goes_unpacked(const at::Tensor& input, at::TensorList weights, Pass pass) {
   return features <= 16 || (many && !in_16_bits && features <= (fills_vectors ? 64 : most_narrow_features));
 }
 
-bool goes_plain(const at::Tensor& input, at::TensorList weights) {
+bool goes_plain(const at::Tensor& input, at::TensorList weights, bool with_derivatives) {
   if (!has_plain_layers(input)) return false;
   const auto [rows, elements] = shape_of(input, weights);
   if (elements > large_weights / 4) return false;
   if (wanted_products() == Products::unpacked) return true;
-  // MKL's are faster from a layer of 256 by 256 features on.
-  if (this_cpu() == Cpu::golden_cove && elements > large_weights / 20) return false;
+  // Packed products, of values alone, and MKL's are faster from a layer of 256 by 256 features on.
+  const bool for_others = this_cpu() == Cpu::golden_cove || (this_cpu() == Cpu::other_in_avx2 && !with_derivatives);
+  if (for_others && elements > large_weights / 20) return false;
   const bool in_pairs = unpacked_kernels(dtype_of(input)).at_once > 1;
   // On Zen 4 pairs of 16-bit numbers gain on PyTorch's products, too, and for few rows on one thread.
   if (in_pairs && this_cpu() == Cpu::zen4) return true;

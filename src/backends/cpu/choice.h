@@ -21,8 +21,9 @@ bool goes_unpacked(const at::Tensor& input, at::TensorList weights, Pass pass);
 // The same where there are steps on rows between its products, which else are calls of their own.
 bool goes_unpacked_with_steps(const at::Tensor& input, at::TensorList weights, Pass pass);
 
-// Whether the backward pass of layers that are not for that goes row by row, with products of matrices where they lie.
-bool goes_plain(const at::Tensor& input, at::TensorList weights);
+// Whether the backward pass of layers that are not for that goes row by row, with products of matrices where they lie;
+// that of values alone, or of values with their derivatives.
+bool goes_plain(const at::Tensor& input, at::TensorList weights, bool with_derivatives);
 
 // Whether the layers of a gated network go unpacked forward, one by one, rather than as products that are packed.
 bool goes_unpacked_by_layers(const at::Tensor& input, const at::Tensor& gate_weight);

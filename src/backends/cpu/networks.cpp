@@ -200,7 +200,9 @@ std::optional<Tensor> try_mlp(const MlpArguments& mlp, std::vector<Tensor>* save
 
 std::optional<std::vector<Tensor>> try_mlp_backward(const MlpBackwardArguments& mlp) {
   if (goes_unpacked(mlp.input, mlp.weights, Pass::backward)) return backward(mlp, mlp.output, unpacked_mlp_backward);
-  if (goes_plain(mlp.input, mlp.weights)) return backward(mlp, mlp.output, plain_mlp_backward);
+  if (goes_plain(mlp.input, mlp.weights, /*with_derivatives=*/false)) {
+    return backward(mlp, mlp.output, plain_mlp_backward);
+  }
   if (!has_faster_products(mlp.input, mlp.weights, Pass::backward)) return std::nullopt;
   return backward(mlp, mlp.output, mlp_backward);
 }
@@ -228,7 +230,8 @@ std::optional<Tensor> try_mlp_jet(const MlpJetArguments& mlp, std::vector<Tensor
 
 std::optional<std::vector<Tensor>> try_mlp_jet_backward(const MlpJetBackwardArguments& mlp) {
   if (!has_faster_jet(mlp)) return std::nullopt;
-  const auto launch = goes_plain(mlp.input, mlp.weights) ? plain_mlp_jet_backward : mlp_jet_backward;
+  const bool plain = goes_plain(mlp.input, mlp.weights, /*with_derivatives=*/true);
+  const auto launch = plain ? plain_mlp_jet_backward : mlp_jet_backward;
   return backward(mlp, {}, [&](Caller& caller, const MlpCall& call, ConstRows input, ConstRows grad_output, Rows grad) {
     launch(caller, jet_call(call, mlp.form), input, grad_output, grad);
   });

@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "backends/cpu/kernels/vec.h"
+#include "compiler.h"
 
 namespace fastops::cpu::CPU_CAPABILITY {
 namespace {
@@ -15,7 +16,8 @@ void forward(const void* x, void* y, int64_t n, ActivationParams params, bool st
   }
   const auto p = compute_params<Storage>(params);
   transform<is_short<A>, Storage>(
-      stream, n, [p](auto v) { return A::value(v, p); }, static_cast<Storage*>(y), static_cast<const Storage*>(x));
+      stream, n, [p](auto v) FASTOPS_INLINE_LAMBDA { return A::value(v, p); }, static_cast<Storage*>(y),
+      static_cast<const Storage*>(x));
 }
 
 }  // namespace

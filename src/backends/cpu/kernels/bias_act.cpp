@@ -1,5 +1,6 @@
 // activation(x + bias) over the last dimension.
 #include "backends/cpu/kernels/vec.h"
+#include "compiler.h"
 
 namespace fastops::cpu::CPU_CAPABILITY {
 namespace {
@@ -15,7 +16,8 @@ void bias_forward(ConstRows x, const void* bias, Rows z, Rows y, int64_t rows, i
     Storage* y_row = row<Storage>(y, r);
     if (!z_row) {
       transform<is_short<A>, Storage>(
-          /*stream=*/false, columns, [p](auto a, auto b) { return A::value(a + b, p); }, y_row, x_row, bias_row);
+          /*stream=*/false, columns, [p](auto a, auto b) FASTOPS_INLINE_LAMBDA { return A::value(a + b, p); }, y_row,
+          x_row, bias_row);
       continue;
     }
     for_each_packet<Storage>(columns, [&](int64_t, auto load, auto store) {

@@ -1,5 +1,6 @@
 // activation(gate) * up, forward and backward.
 #include "backends/cpu/kernels/vec.h"
+#include "compiler.h"
 
 namespace fastops::cpu::CPU_CAPABILITY {
 namespace {
@@ -8,7 +9,8 @@ template <class A, class Storage>
 void gated_forward(ConstRows gate, ConstRows up, Rows y, int64_t rows, int64_t columns, ActivationParams params) {
   const auto p = compute_params<Storage>(params);
   for (int64_t r = 0; r < rows; ++r) {
-    transform<is_short<A>, Storage>(/*stream=*/false, columns, [p](auto g, auto u) { return A::value(g, p) * u; },
+    transform<is_short<A>, Storage>(/*stream=*/false, columns,
+                                    [p](auto g, auto u) FASTOPS_INLINE_LAMBDA { return A::value(g, p) * u; },
                                     row<Storage>(y, r), row<Storage>(gate, r), row<Storage>(up, r));
   }
 }

@@ -228,7 +228,7 @@ inline NormalFloats normal(Floats x, NormalTail t) {
   return {choose(less(Floats(0.0f), x), Floats(1.0f) - t.tail, t.tail), t.power * Floats(0.3989422804f)};
 }
 
-#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2) || defined(FASTOPS_NEON) || defined(FASTOPS_SVE)
+#if defined(FASTOPS_VECTORS)
 
 // x - k pi for k up to 2^15, and |x| up to 2^16, with pi in three parts: without rounding in the first step.
 inline constexpr float most_by_half_turns = 65536.0f;

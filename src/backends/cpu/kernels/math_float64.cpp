@@ -13,19 +13,7 @@
 #include "backends/cpu/kernels/math.h"
 
 namespace fastops::cpu::CPU_CAPABILITY {
-namespace {
-
-template <class S, class F>
-Vectorized<S> each(Vectorized<S> x, F f) {
-  alignas(64) S values[Vectorized<S>::size()];
-  x.store(values);
-  for (S& value : values) value = f(value);
-  return Vectorized<S>::loadu(values);
-}
-
-}  // namespace
-
-#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2) || defined(FASTOPS_NEON) || defined(FASTOPS_SVE)
+#if defined(FASTOPS_VECTORS)
 
 namespace {
 

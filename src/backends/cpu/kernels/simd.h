@@ -30,6 +30,28 @@ using at::vec::fmadd;
 inline svbool_t all() { return svptrue_b8(); }
 #endif
 
+// Instructions for vectors are known here: elsewhere at::vec's arrays are taken element by element.
+#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2) || defined(FASTOPS_NEON) || defined(FASTOPS_SVE)
+#define FASTOPS_VECTORS
+#endif
+
+// f of each element, or of each two, for what there are no instructions for.
+template <class S, class F>
+Vectorized<S> each(Vectorized<S> x, F f) {
+  alignas(64) S values[Vectorized<S>::size()];
+  x.store(values);
+  for (S& value : values) value = f(value);
+  return Vectorized<S>::loadu(values);
+}
+template <class F>
+Floats each(Floats a, Floats b, F f) {
+  alignas(64) float x[Floats::size()], y[Floats::size()];
+  a.store(x);
+  b.store(y);
+  for (int i = 0; i < Floats::size(); ++i) x[i] = f(x[i], y[i]);
+  return Floats::loadu(x);
+}
+
 // c - a * b, fused where the hardware does that.
 inline Floats subtract_product(Floats c, Floats a, Floats b) {
 #if defined(CPU_CAPABILITY_AVX512)
@@ -151,6 +173,7 @@ Vectorized<S> choose(Mask<S> mask, Vectorized<S> a, Vectorized<S> b) {
 
 #endif
 
+#if defined(FASTOPS_VECTORS)
 // Whether the mask is set anywhere.
 template <class S>
 bool any(Mask<S> mask) {
@@ -160,12 +183,11 @@ bool any(Mask<S> mask) {
   return _mm256_movemask_epi8(std::bit_cast<__m256i>(mask.bits)) != 0;
 #elif defined(FASTOPS_NEON)
   return vmaxvq_u32(std::bit_cast<uint32x4_t>(mask.bits)) != 0;
-#elif defined(FASTOPS_SVE)
-  return svptest_any(all(), mask.bits);
 #else
-  return mask.bits.zero_mask() != (1 << Vectorized<S>::size()) - 1;
+  return svptest_any(all(), mask.bits);
 #endif
 }
+#endif
 
 // ---- signs ----
 
@@ -204,16 +226,6 @@ inline Floats with_sign_of(Floats x, Floats y) {
 }
 
 // ---- powers of two ----
-
-// f of each element, for instruction sets without an instruction for it.
-template <class F>
-Floats each(Floats a, Floats b, F f) {
-  alignas(64) float x[Floats::size()], y[Floats::size()];
-  a.store(x);
-  b.store(y);
-  for (int i = 0; i < Floats::size(); ++i) x[i] = f(x[i], y[i]);
-  return Floats::loadu(x);
-}
 
 // v * 2^n for an integral n of magnitude below 252, rounded once.
 inline Floats scale(Floats v, Floats n) {
@@ -259,6 +271,7 @@ inline Split split(Floats x) {
 #endif
 }
 
+#if defined(FASTOPS_VECTORS)
 // Added to a number of magnitude up to 2^22, this leaves it rounded to an integer n, whose lowest bit is that of the
 // sum.
 inline constexpr float integer_constant = 0x1.8p23f;
@@ -271,13 +284,12 @@ inline Floats negate_where_odd(Floats y, Floats sum) {
   return _mm256_xor_ps(y, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(sum), 31)));
 #elif defined(FASTOPS_NEON)
   return vreinterpretq_f32_u32(veorq_u32(vreinterpretq_u32_f32(y), vshlq_n_u32(vreinterpretq_u32_f32(sum), 31)));
-#elif defined(FASTOPS_SVE)
+#else
   return svreinterpret_f32_u32(
       sveor_u32_x(all(), svreinterpret_u32_f32(y), svlsl_n_u32_x(all(), svreinterpret_u32_f32(sum), 31)));
-#else
-  return each(y, sum, [](float v, float s) { return std::bit_cast<uint32_t>(s) & 1 ? -v : v; });
 #endif
 }
+#endif
 
 // Added to a small number, this leaves it rounded to an integer n, with n + 127 in the lowest bits of the sum.
 inline constexpr float rounding_constant = 0x1.8p23f + 127.0f;
@@ -293,7 +305,7 @@ inline Floats power_of_two(Floats sum) {
 #elif defined(FASTOPS_SVE)
   return svreinterpret_f32_s32(svlsl_n_s32_x(all(), svreinterpret_s32_f32(sum), 23));
 #else
-  return each(sum, sum, [](float s, float) { return std::bit_cast<float>(std::bit_cast<uint32_t>(s) << 23); });
+  return each(sum, [](float s) { return std::bit_cast<float>(std::bit_cast<uint32_t>(s) << 23); });
 #endif
 }
 
@@ -312,7 +324,7 @@ inline Floats exponent(Floats x) {
   const svint32_t bits = svsub_n_s32_x(all(), svreinterpret_s32_f32(x), 0x3f400000);
   return svcvt_f32_s32_x(all(), svasr_n_s32_x(all(), bits, 23));
 #else
-  return each(x, x, [](float a, float) { return static_cast<float>((std::bit_cast<int32_t>(a) - 0x3f400000) >> 23); });
+  return each(x, [](float a) { return static_cast<float>((std::bit_cast<int32_t>(a) - 0x3f400000) >> 23); });
 #endif
 }
 

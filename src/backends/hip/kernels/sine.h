@@ -86,8 +86,9 @@ FASTOPS_HOST_DEVICE float sine_after(float size) {
 
 // ---- double ----
 
-// A number in two parts, the second of which is what the first lacks.
-struct Rest {
+// n quarter turns, but for multiples of 4, and the rest: high + low, which is what high lacks.
+struct QuarterTurns {
+  int n;
   double high;
   double low;
 };
@@ -99,8 +100,8 @@ FASTOPS_HOST_DEVICE inline uint64_t high_product(uint64_t a, uint64_t b) {
   return (a >> 32) * (b >> 32) + (first >> 32) + (second >> 32) + (middle >> 32);
 }
 
-// size = n quarter turns and the rest, for a size from 2^30 on; n but for multiples of 4.
-FASTOPS_HOST_DEVICE inline Rest rest_of_large(double size, int& n) {
+// For a size from 2^30 on.
+FASTOPS_HOST_DEVICE inline QuarterTurns quarter_turns_of_large(double size) {
   uint64_t bits;
   memcpy(&bits, &size, sizeof(bits));
   const uint64_t significand = (bits & 0xfffffffffffff) | uint64_t{1} << 52;
@@ -112,7 +113,6 @@ FASTOPS_HOST_DEVICE inline Rest rest_of_large(double size, int& n) {
   uint64_t high = significand * pair(0) + high_product(significand, pair(2)) + (low < carried);
   // In units of 2^-62 and 2^-126 quarter turns: to the nearest of these.
   const uint64_t nearest = (high + (uint64_t{1} << 61)) >> 62;
-  n = static_cast<int>(nearest);
   high -= nearest << 62;
   const double first_part = static_cast<double>(static_cast<int64_t>(high));
   const int64_t left = static_cast<int64_t>(high - static_cast<uint64_t>(static_cast<int64_t>(first_part)));
@@ -122,23 +122,22 @@ FASTOPS_HOST_DEVICE inline Rest rest_of_large(double size, int& n) {
   const double scale = 1.5707963267948966 * 0x1p-62, scale_lost = 6.123233995736766e-17 * 0x1p-62;
   const double r = turns * scale;
   const double lost = ::fma(turns, scale, -r) + ::fma(turns, scale_lost, turns_lost * scale);
-  return {r + (size - size), lost};
+  return {static_cast<int>(nearest), r + (size - size), lost};
 }
 
 template <int quarters>
 FASTOPS_HOST_DEVICE double sine_after(double size) {
-  int n;
-  Rest r;
+  QuarterTurns r;
   if (size < 0x1p30) {
     const double k = ::rint(size * 0.63661977236758138);
-    n = static_cast<int>(k);
+    r.n = static_cast<int>(k);
     const double near = ::fma(-k, 1.5707963267948966, size);
     r.high = ::fma(-k, 6.123233995736766e-17, near);
     r.low = ::fma(-k, -1.4973849048591698e-33, ::fma(-k, 6.123233995736766e-17, near - r.high));
   } else {
-    r = rest_of_large(size, n);
+    r = quarter_turns_of_large(size);
   }
-  n += quarters;
+  const int n = r.n + quarters;
   const double square = r.high * r.high;
   const double half_square = square * 0.5;
   const double one_less = 1.0 - half_square;
