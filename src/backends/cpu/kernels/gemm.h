@@ -185,10 +185,10 @@ void multiply_panel(const Product& product, int64_t first_row, const Tiles& tile
     const auto* const next_b = product.pack || in_place ? b : b_block + depth * width;
     for (int p = 0; p < pieces; ++p) {
       const int t = p / parts;
-      const int part = p % parts;
+      const int of_tile = p % parts;
       const int64_t size = tiles.size(t);
-      const int64_t offset = size * part / parts;
-      const int64_t rows = size * (part + 1) / parts - offset;
+      const int64_t offset = size * of_tile / parts;
+      const int64_t rows = size * (of_tile + 1) / parts - offset;
       if (rows == 0) continue;
       const int64_t first = tiles.first[t] + offset;
       const int64_t a_stride = product.packed ? size : product.a.stride;
@@ -199,7 +199,7 @@ void multiply_panel(const Product& product, int64_t first_row, const Tiles& tile
       if (!product.packed) {
         if (p + 1 < pieces) next_a += rows * a_stride;
       } else if (t + 1 < tiles.count) {
-        next_a += size * padded + part * 32 * at_once;  // parts fetch lines of their own of the next tile
+        next_a += size * padded + of_tile * 32 * at_once;  // parts fetch lines of their own of the next tile
       }
       tile_for<typename M::Packed>(rows, vectors, product)(a_tile, a_stride, b_block, b_stride, depth,
                                                            strip + first * panel_columns<S>, add || block > 0, next_a,
