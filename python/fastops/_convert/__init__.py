@@ -19,7 +19,7 @@ from .._resolve import PARAMETERS, find
 from .classes import known_class
 from .formula import Formula, Gate, Inner, PackedGate, Step, Unreadable
 from .fused import FusedModule, fuse, segments_of, sequentials_of, steps_of
-from .inner import is_plain_sequential
+from .inner import has_formula, is_plain_sequential
 from .ops import activation_of, does_nothing, is_conv1d_class, is_linear, name_of, next_segment
 from .reader import read
 from .report import Conversion, Left, Replaced
@@ -112,7 +112,7 @@ def _plan(module: nn.Module) -> tuple[list[str], Formula | Segments | None]:
         raise Unreadable("it is compiled already; convert the model before it is compiled, scripted or traced")
     if _is_ours(module) or _has_no_forward(module):
         return nothing
-    if not (any(map(_looks_linear, _inner(module))) or _multiplies(module)):
+    if not (any(_looks_linear(inner) or has_formula(inner) for inner in _inner(module)) or _multiplies(module)):
         return nothing
     if implementation := _experts_implementation(module):
         raise Unreadable(

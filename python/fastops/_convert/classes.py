@@ -183,6 +183,10 @@ class Evaluator:
                 return _OPERATORS[type(op)](self.sum(left), self.sum(right))
             case ast.Attribute(value=ast.Name(id=name), attr="weight" | "bias" as parameter) if name == self.owner:
                 return _of(parameter) if parameter == "weight" or self.has_bias else ()
+            case ast.Attribute(value=ast.Name(id=name), attr=attribute) if name == self.owner and isinstance(
+                self.attributes.get(attribute), (int, float)
+            ):
+                return _sum(((), float(self.attributes[attribute])))
             case ast.Attribute(value=matrix, attr="T") if not isinstance(matrix, ast.Name):
                 return _of("transposed", self.sum(matrix))
             case ast.Call(func=ast.Attribute(value=value, attr=name), args=args, keywords=[]) if (

@@ -16,6 +16,7 @@ class Function(NamedTuple):
 
     name: str
     keywords: tuple[str, ...]
+    values: tuple[str, ...] = ()  # the other arguments without names
 
     def __str__(self) -> str:
         return self.name
@@ -96,13 +97,17 @@ class PackedGate(NamedTuple):
 
 
 class Scaled(NamedTuple):
-    """``x * factor``, of an attribute of the module, or of its value."""
+    """``x * factor``, of a number or of the name of an attribute of the module, or of its value."""
 
     factor: Any
+    is_first: bool = False  # factor * x
 
     def __call__(self, input: Any) -> Any:
         """As the original forward does."""
-        return input * self.factor
+        return self.factor * input if self.is_first else input * self.factor
+
+    def __str__(self) -> str:
+        return str(self.factor)
 
 
 class Inner(NamedTuple):
@@ -152,7 +157,7 @@ class Formula(NamedTuple):
                 where = f", a, b = {text}{step.halves}"
                 text = f"{step.activation}({gate}) * {up}"
             elif isinstance(step, Scaled):
-                text = f"{text} * {step.factor}"
+                text = f"{step} * {text}" if step.is_first else f"{text} * {step}"
             else:
                 text = f"{step}({text})"
         return text + where

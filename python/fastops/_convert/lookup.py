@@ -10,10 +10,12 @@ from typing import Any
 from torch import nn
 
 from .._resolve import TENSOR_METHODS
+from .chains import bind
 from .formula import Formula, Function, Gate, Halves, Method, PackedGate, Scaled, Step
 
 # The lookup makes these; the names are ones that nobody else has around a class.
 _MADE = {
+    "_fastops_bind": bind,
     "_fastops_partial": functools.partial,
     "_fastops_methods": TENSOR_METHODS,
     "_fastops_gate": Gate,
@@ -83,8 +85,11 @@ def _source(step: Step, owner: str) -> str:
             parts += f", _fastops_halves({kind!r}, {size}, {sizes}, {function})"
         return f"_fastops_packed({parts})"
     if isinstance(step, Scaled):
-        return f"_fastops_scaled({owner}.{step.factor})"
+        factor = f"{owner}.{step.factor}" if isinstance(step.factor, str) else repr(step.factor)
+        return f"_fastops_scaled({factor}, {step.is_first})"
     if isinstance(step, Method):
         return f"_fastops_methods[{step.name!r}]"
     assert isinstance(step, Function)
+    if step.values:
+        return f"_fastops_bind({', '.join([step.name, *step.values, *step.keywords])})"
     return f"_fastops_partial({', '.join([step.name, *step.keywords])})" if step.keywords else step.name

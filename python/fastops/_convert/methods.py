@@ -1,4 +1,7 @@
-"""Methods of modules that are an activation, as ``self.gelu`` in those of diffusers: known by what they compute."""
+"""Methods that are an activation, as ``self.gelu`` in modules of diffusers, or the ``forward`` of one with numbers.
+
+Known by what they compute, as are the classes that have no numbers (classes.py).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import inspect
 import types
 from typing import Any, NamedTuple
 
+from torch import nn
 from torch.compiler import is_compiling
 
 from .._eager import uses_of
@@ -28,23 +32,51 @@ class _Method(NamedTuple):
 
 
 _MOST = 64  # values of attributes, for programs that change them all the time
-_methods: dict[types.FunctionType, _Method | None] = {}
+_methods: dict[Any, _Method | None] = {}
 
 
 def activation_of_method(method: types.MethodType) -> _Activation:
     """Name and parameters of the activation that a bound method is, as its module and what it calls are now."""
-    function: Any = method.__func__
+    return _activation_of(method.__func__, method.__self__)
+
+
+def activation_of_forward(module: nn.Module) -> _Activation:
+    """The same of the ``forward`` of a module, as ``torch.sin(self.w0 * x)``."""
+    forward = _own_forward(type(module))
+    return _activation_of(forward, module) if forward else None
+
+
+def has_numbers(kind: type[nn.Module]) -> bool:
+    """Whether which activation a module of a class is depends on its attributes."""
+    forward = _own_forward(kind)
+    known = forward and _known(forward)
+    return known is not None and bool(known.attributes)
+
+
+def _own_forward(kind: type[nn.Module]) -> Any:
+    """The ``forward`` of a class that is none of PyTorch's or of fastops."""
+    forward: Any = kind.forward
+    is_theirs = isinstance(forward, types.FunctionType) and not str(forward.__module__).startswith(
+        ("torch.", "fastops.")
+    )
+    return forward if is_theirs else None
+
+
+def _known(function: Any) -> _Method | None:
     if function not in _methods:
         if is_compiling():
             return None
         _methods[function] = _read(function)
-    known = _methods[function]
+    return _methods[function]
+
+
+def _activation_of(function: Any, owner: Any) -> _Activation:
+    known = _known(function)
     if known is None or function.__code__ is not known.code:
         return None
     for module, name, value in known.uses:
         if getattr(module, name, None) is not value:
             return None
-    owner: Any = method.__self__
     kind: Any = type(owner)
     values = tuple([owner.__dict__.get(name) for name in known.attributes])
     for name, value in zip(known.attributes, values, strict=True):

@@ -17,7 +17,7 @@ from .._network import as_steps
 from .._resolve import find
 from .classes import known_class
 from .formula import Gate, PackedGate, Scaled
-from .methods import activation_of_method
+from .methods import activation_of_forward, activation_of_method
 
 IDENTITY: tuple[str, list[float]] = ("identity", [])
 # What the ops raise for arguments that they refuse. PyTorch takes some of them, such as a bias of one element, and has
@@ -60,17 +60,42 @@ def next_segment(layers: list[Any], start: int) -> Segment | None:
     while end < len(layers) and (not activations or activations[-1] == activations[0] != IDENTITY):
         if not is_linear(layers[end]):
             break
-        activation = activation_of(layers[end + 1]) if end + 1 < len(layers) else None
-        if activation and end + 2 < len(layers) and _is_inplace(layers[end + 2]):
-            activation = None  # the op may keep its result for the backward pass where PyTorch keeps the input
+        activation, next_end = _activation_at(layers, end + 1)
+        if activation and next_end < len(layers) and _is_inplace(layers[next_end]):
+            # The op may keep its result for the backward pass where PyTorch keeps the input.
+            activation, next_end = None, end + 1
         linears.append(layers[end])
         activations.append(activation or IDENTITY)
-        end += 1 if activation is None else 2
+        end = next_end
     if not activations or activations[0] == IDENTITY:
         return None
     if len(activations) == 1:
         return Segment(linear_act, (linears[0], *activations[0]), end)
     return Segment(mlp, (linears, activations[0], activations[-1]), end)
+
+
+def _activation_at(layers: list[Any], start: int) -> tuple[tuple[str, list[float]] | None, int]:
+    """The activation that layers begin with, if it is one, and where it ends."""
+    layer = layers[start] if start < len(layers) else None
+    factor = number_of(layer)
+    if factor is not None and start + 1 < len(layers):
+        activation = scaled(activation_of(layers[start + 1]), factor)
+        return activation, start + 2 if activation else start
+    activation = None if layer is None else activation_of(layer)
+    return activation, start + 1 if activation else start
+
+
+def number_of(layer: Any) -> float | None:
+    """The number that a step multiplies with, if that is all that it does."""
+    return layer.factor if type(layer) is Scaled and type(layer.factor) in (int, float) else None
+
+
+def scaled(activation: tuple[str, list[float]] | None, factor: float) -> tuple[str, list[float]] | None:
+    """The activation of what is multiplied with a number before; None where fastops has no such."""
+    match activation:
+        case "sin", params:
+            return "sin", [factor * (params[0] if params else 1.0)]
+    return None
 
 
 def _with_norms(layers: list[Any], start: int) -> Segment | None:
@@ -228,7 +253,9 @@ def activation_of(layer: Any) -> tuple[str, list[float]] | None:
     if type(layer) is types.MethodType:
         return activation_of_method(layer)
     found = find(layer)
-    return found or known_class(type(layer)).activation if isinstance(layer, nn.Module) else found
+    if found or not isinstance(layer, nn.Module):
+        return found
+    return known_class(type(layer)).activation or activation_of_forward(layer)
 
 
 def gated_of(layer: Any) -> tuple[str, list[float], bool] | None:
@@ -252,7 +279,7 @@ def does_nothing(layer: Any, training: bool = True) -> bool:
     if kind is functools.partial and layer.func is DROPOUT and not layer.args:
         return not (training and layer.keywords.get("training", True) and layer.keywords.get("p", 0.5))
     if kind is Scaled:
-        return type(layer.factor) in (int, float) and layer.factor == 1
+        return number_of(layer) == 1
     return kind is nn.Identity and is_untouched(layer)
 
 

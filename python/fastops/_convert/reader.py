@@ -266,11 +266,13 @@ class Reader(Conditions):
                     return halves[index]
             case ast.Call(func=function, args=[argument], keywords=keywords):
                 return self.call(argument, Function(self.name(function), tuple(map(self.keyword, keywords))))
-            case ast.BinOp(left=left, op=ast.Mult(), right=ast.Attribute(value=owner, attr=name)) if self.is_self(
-                owner
-            ):
-                self.value_of(name)
-                return self.call(left, Scaled(name))
+            case ast.Call(func=function, args=[argument, *others], keywords=keywords) if _names_linear(function):
+                named, values = map(self.keyword, keywords), map(self.argument, others)
+                return self.call(argument, Function(self.name(function), tuple(named), tuple(values)))
+            case ast.BinOp(left=left, op=ast.Mult(), right=right) if (factor := self.factor(right)) is not None:
+                return self.call(left, Scaled(factor))
+            case ast.BinOp(left=left, op=ast.Mult(), right=right) if (factor := self.factor(left)) is not None:
+                return self.call(right, Scaled(factor, is_first=True))
             case ast.BinOp(left=left, op=ast.Mult(), right=right):
                 first, second = self.chain(left), self.chain(right)
                 if product := _gate(first, second) or _gate(second, first):
@@ -322,17 +324,30 @@ class Reader(Conditions):
         value = self.values.get(half_of_last(node) or "")
         return _Size(value) if isinstance(value, tuple) else None
 
+    def factor(self, node: ast.expr) -> Any:
+        """A number, or the name of an attribute; None of anything else."""
+        match node:
+            case ast.Attribute(value=owner, attr=name) if self.is_self(owner):
+                self.value_of(name)
+                return name
+        value = ast.literal_eval(node) if is_literal(node) else None
+        return value if type(value) in (int, float) else None
+
     def keyword(self, node: ast.keyword) -> str:
-        match node.value:
-            case ast.Attribute(value=owner, attr=name) if node.arg and self.is_self(owner):
+        if not node.arg:
+            raise self.unreadable(node)
+        return f"{node.arg}={self.argument(node.value)}"
+
+    def argument(self, node: ast.expr) -> str:
+        """An argument of a function besides the tensor."""
+        match node:
+            case ast.Attribute(value=owner, attr=name) if self.is_self(owner):
                 self.value_of(name)
-            case ast.Subscript(value=ast.Attribute(value=owner, attr=name), slice=index) if node.arg and self.is_self(
-                owner
-            ):
+            case ast.Subscript(value=ast.Attribute(value=owner, attr=name), slice=index) if self.is_self(owner):
                 self.value_of(name)
-                return f"{node.arg}={self.self_name}.{name}[{self.number(index)!r}]"
+                return f"{self.self_name}.{name}[{self.number(index)!r}]"
             case value:
-                if not node.arg or not is_literal(value):
+                if not is_literal(value):
                     raise self.unreadable(node)
         return ast.unparse(node)
 
@@ -344,6 +359,14 @@ class Reader(Conditions):
             case ast.Attribute(value=owner, attr=name):
                 return f"{self.name(owner)}.{name}"
         raise self.unreadable(node)
+
+
+def _names_linear(function: ast.expr) -> bool:
+    """Whether it is what torch.nn.functional.linear is called, whose arguments have names."""
+    match function:
+        case ast.Name(id="linear") | ast.Attribute(attr="linear"):
+            return True
+    return False
 
 
 def _is_two(half: _Call | _Half) -> bool:

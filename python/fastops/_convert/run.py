@@ -23,6 +23,7 @@ from .._network import module_of
 from .._resolve import CLASSES_OF_ACTIVATIONS, TensorMethod
 from .formula import Gate, PackedGate, Scaled
 from .inner import flattened, has_formula
+from .methods import activation_of_forward, has_numbers
 from .ops import (
     LINEAR,
     REFUSALS,
@@ -36,8 +37,10 @@ from .ops import (
     linear_act,
     mlp,
     next_segment,
+    number_of,
     packed_mlp,
     packed_segment,
+    scaled,
     sequential,
 )
 
@@ -104,7 +107,7 @@ def _put(kept: dict[Any, Any], key: Any, value: Any) -> None:
 
 def _has_details(layer: Any) -> bool:
     kind = type(layer)
-    return kind is nn.Dropout or not isinstance(layer, nn.Module) or "inplace" in layer.__dict__
+    return kind is nn.Dropout or not isinstance(layer, nn.Module) or "inplace" in layer.__dict__ or has_numbers(kind)
 
 
 def _details(layer: Any) -> Any:
@@ -129,11 +132,16 @@ def _details(layer: Any) -> Any:
         found = activation_of(layer)
         return found and (found[0], *found[1])
     if kind is Scaled:
-        return does_nothing(layer)
+        return number_of(layer)
     if kind is PackedGate:
         halves = layer.halves if layer.halves.is_known() else None  # which may have no hash
         return type(layer.activation), _details(layer.activation), layer.gate_last, halves
-    return bool(layer.__dict__.get("inplace")) if isinstance(layer, nn.Module) else None
+    if not isinstance(layer, nn.Module):
+        return None
+    if kind in _LOOKED_AT:
+        return bool(layer.__dict__.get("inplace"))
+    found = activation_of_forward(layer) if has_numbers(kind) else None
+    return bool(layer.__dict__.get("inplace")), found and (found[0], *found[1])
 
 
 _FUNCTIONS = {types.FunctionType, types.BuiltinFunctionType, TensorMethod}
@@ -196,8 +204,10 @@ def _is_like_its_kind(layer: Any) -> bool:
 
 def _compute_of(segment: Segment, layers: list[Any]) -> Compute:
     """The quickest way to an op for layers: one that looks at them itself, if there is one."""
-    if segment.op in (linear_act, mlp, sequential) and None not in map(_as_module, layers):
-        return _Network(layers)
+    if segment.op in (linear_act, mlp, sequential):
+        network = _Network(layers)
+        if network.is_known:
+            return network
     if segment.op is gated_mlp and _as_module(layers[0].activation) and type(layers[-1]) is nn.Linear:
         return _gated
     if segment.op is packed_mlp:
@@ -216,20 +226,30 @@ class _Network:
     def __init__(self, layers: list[Any]) -> None:
         # In the place of functions, which are as they were when it was planned, and of what is to be asked again.
         self.fixed: dict[int, nn.Module] = {}
-        self.asked: list[int] = []
+        self.asked: dict[int, float] = {}  # with the number that what comes to it is multiplied with
+        self.is_known = True
+        factor = 1.0
         for i, layer in enumerate(layers):
-            module = _as_module(layer)
+            number = number_of(layer)
+            if number is not None:
+                self.fixed[i] = _NOTHING
+                factor *= number
+                continue
+            module = _as_module(layer, factor)
             if module is not layer and (isinstance(layer, nn.Module) or type(layer) is TensorMethod or module is None):
-                self.asked.append(i)
+                self.asked[i] = factor
             elif module is not layer:
                 self.fixed[i] = module
+            if module is not _NOTHING:
+                factor = 1.0
+            self.is_known = self.is_known and module is not None
 
     def __call__(self, input: Any, layers: list[Any]) -> Any:
         modules: dict[int, Any] = dict(enumerate(layers))
         if self.fixed:
             modules.update(self.fixed)
-        for i in self.asked:
-            modules[i] = _as_module(layers[i])
+        for i, factor in self.asked.items():
+            modules[i] = _as_module(layers[i], factor)
         try:
             # What PyTorch would drop is for PyTorch.
             return network_of_modules(input, modules, False, False, False)
@@ -299,16 +319,19 @@ class _PackedProducts(_Packed):
 _NOTHING = nn.Dropout(0.0)  # an op leaves it out
 
 
-def _as_module(layer: Any) -> nn.Module | None:
+def _as_module(layer: Any, factor: float = 1.0) -> nn.Module | None:
     """A module of torch.nn or fastops.nn that is the same as the layer; an op looks at it, for hooks and the like.
 
-    Where the layer is another, which no op looks at, it is looked at here. None where there is no such module.
+    Where the layer is another, which no op looks at, it is looked at here. None where there is no such module, as for
+    most of what has to multiply its input with a factor first.
     """
-    if type(layer) in _LOOKED_AT:
+    if type(layer) in _LOOKED_AT and factor == 1.0:
         return layer
     if does_nothing(layer):
         return _NOTHING
     found = activation_of(layer)
+    if factor != 1.0:
+        found = scaled(found, factor)
     return _module_of(found[0], tuple(found[1])) if found else None
 
 
