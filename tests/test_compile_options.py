@@ -91,6 +91,19 @@ def test_registered_without_metadata() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("before", ["", "torch.compiler.list_backends()\nimport fastops"], ids=["not imported", "late"])
+def test_registered_in_any_order(before: str) -> None:
+    """It need not be imported, and may be at any time."""
+    done = run(
+        "-c",
+        f"import torch\n{before}\n"
+        "compiled = torch.compile(torch.nn.Linear(3, 2), backend='fastops', options={'backend': 'eager'})\n"
+        "assert compiled(torch.ones(4, 3)).shape == (4, 2)\n"
+        "assert torch.compiler.list_backends().count('fastops') == 1",
+    )
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("what", ["output 0", "the gradient of input 0"])
 def test_check_finds_what_is_wrong(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An op that computes something else is found at the first call, in outputs and in gradients."""

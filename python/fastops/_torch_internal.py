@@ -101,6 +101,7 @@ NAMES: dict[str, Private] = {
     "tree_map": Private(f"{_TREE}:tree_map", _FUSE),
     # The backend of torch.compile: the rest of a graph is for Inductor or another backend.
     "register_backend": Private("torch._dynamo.backends.registry:register_backend", _COMPILE),
+    "known_backends": Private("torch._dynamo.backends.registry:_BACKENDS", _COMPILE),
     "lookup_backend": Private("torch._dynamo.backends.registry:lookup_backend", _COMPILE),
     "list_mode_options": Private("torch._inductor:list_mode_options", _REST),
     "compile_fx": Private("torch._inductor.compile_fx:compile_fx", _REST),
