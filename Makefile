@@ -44,7 +44,7 @@ cxx_sources = $(shell find src examples tools -name '*.cpp' -o -name '*.h' -o -n
 .PHONY: help build test fuzz strangers demo bench docs explorer explorer-check gpu gpu-check gpu-mutations sanitize format lint mypy public-types sdist wheel wheel-matrix metal-check metal-symbols windows-check aarch64-check aarch64-instructions macos-check backend-check release-check clean
 
 help: ## Show this list
-	@sed -n 's/^\([a-z-]*\):.*## /\1 /p' $(MAKEFILE_LIST) | while read -r name text; do printf '%-20s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1 /p' $(MAKEFILE_LIST) | while read -r name text; do printf '%-22s %s\n' "$$name" "$$text"; done
 
 build: $(fastops) ## Build fastops and install it, editable, into .venv
 

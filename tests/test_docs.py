@@ -74,7 +74,9 @@ def test_environment_variables() -> None:
 def test_options_of_the_build() -> None:
     """So has that of CMake's options."""
     files = ["CMakeLists.txt", "cmake/*.cmake", "src/**/CMakeLists.txt", "src/**/*.cmake"]
-    options = found(r"option\((FASTOPS_\w+)", *files) | found(r"set\((FASTOPS_\w+) [^)]*CACHE (?!INTERNAL)", *files)
+    options = found(r"(?:option|find_program)\((FASTOPS_\w+)", *files) | found(
+        r"set\((FASTOPS_\w+) [^)]*CACHE (?!INTERNAL)", *files
+    )
     assert table("reference/environment.md", "option") == options
 
 

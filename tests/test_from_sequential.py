@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import fastops
-from fastops.nn import MLP
+from fastops.nn import MLP, EnsembleMLP
 from sample import close
 from strategies import WIDEST
 
@@ -169,3 +169,12 @@ def test_refused(kind: str) -> None:
     make, text = REFUSED[kind]
     with pytest.raises(ValueError, match=text):
         MLP.from_sequential(nn.Sequential(*make()))
+
+
+@pytest.mark.parametrize("modules", [[nn.Linear(4, 5)], nn.ModuleList([nn.Linear(4, 5)])], ids=["list", "ModuleList"])
+def test_no_sequential(modules: Any) -> None:
+    """What is no Sequential is refused by its type."""
+    with pytest.raises(TypeError, match=f"expected a torch.nn.Sequential, but it is a {type(modules).__name__}"):
+        MLP.from_sequential(modules)
+    with pytest.raises(TypeError, match=r"modules\[0\], expected a torch.nn.Sequential"):
+        EnsembleMLP.from_modules([modules])

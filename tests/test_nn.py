@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
+import re
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -13,7 +16,7 @@ from torch import nn
 import fastops.nn
 from expected import activation, sequential_reference
 from fastops._steps import dropout_seed
-from fastops.nn import MLP, GatedMLP, LinearAct
+from fastops.nn import MLP, EnsembleMLP, GatedMLP, LinearAct
 from modules import CLASSES, MODULES, PAIRS, batch, each_pair, seeded, value_and_gradients
 from reference import ACTIVATIONS, parameter_sets
 from sample import close
@@ -100,12 +103,20 @@ def test_activation_module_signature(class_name: str) -> None:
 # ---- construction ----
 
 
-@pytest.mark.parametrize("hidden", [8, [8], (8, 5), [], range(7, 9)], ids=str)
+@pytest.mark.parametrize("hidden", [8, [8], (8, 5), [], range(7, 9), [np.int64(8), 5]], ids=str)
 def test_hidden_features(hidden: Any) -> None:
     """One size, several in any sequence, or none."""
     sizes = [6, *([hidden] if isinstance(hidden, int) else hidden), 3]
     shapes = [tuple(layer.weight.shape) for layer in MLP(6, hidden, 3)[::2]]
     assert shapes == [(after, before) for before, after in itertools.pairwise(sizes)]
+
+
+@pytest.mark.parametrize("hidden", [8.0, [8, 5.0], None, "8"], ids=str)
+def test_bad_hidden_features(hidden: Any) -> None:
+    """The message names the argument and shows what it is."""
+    for make in (MLP, functools.partial(EnsembleMLP, 3)):
+        with pytest.raises(TypeError, match=rf"hidden_features must be .* but is {re.escape(repr(hidden))}"):
+            make(6, hidden, 3)
 
 
 def test_out_features_default() -> None:
@@ -121,6 +132,10 @@ def test_unknown_activation(make: Any) -> None:
         make(6, 3, activation="swish")
     with pytest.raises(ValueError, match="PReLU is not an activation"):
         make(6, 3, activation=nn.PReLU())
+    with pytest.raises(ValueError, match=r"is a class; give a module of it, ReLU\(\)"):
+        make(6, 3, activation=nn.ReLU)
+    with pytest.raises(ValueError, match="is None; for none, 'identity'"):
+        make(6, 3, activation=None)
 
 
 @pytest.mark.parametrize("dropout", [-0.1, 1.5, float("nan")])

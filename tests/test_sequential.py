@@ -496,6 +496,8 @@ def test_type_errors(device: Any) -> None:
         ops.sequential(x, [], "dropout", [0.5], torch.ones(2, dtype=torch.int64, device=device))
     with pytest.raises(TypeError, match=r"fastops.sequential: parameters must be a list"):
         fastops.functional.sequential(x, weight, "relu")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"fastops.sequential: steps must be a string, but is a list"):
+        fastops.functional.sequential(x, [weight, None], ["linear", "relu"])  # type: ignore[arg-type]
 
 
 def test_every_activation_is_a_step(device: Any) -> None:

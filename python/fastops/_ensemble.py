@@ -13,7 +13,7 @@ from torch.compiler import is_compiling
 
 from . import _C, functional
 from ._eager import check_tensor, know
-from ._network import Network, as_network, check_form
+from ._network import Network, as_network, check_form, sizes_of
 from ._perceptron import Perceptron
 from ._resolve import Activation, as_module, resolve
 
@@ -121,7 +121,7 @@ class EnsembleMLP(Perceptron):
         dtype: Any = None,
     ) -> None:
         resolve(activation)
-        hidden = [hidden_features] if isinstance(hidden_features, int) else list(hidden_features)
+        hidden = sizes_of("EnsembleMLP", hidden_features)
         sizes = [in_features, *hidden, in_features if out_features is None else out_features]
         modules: list[nn.Module] = []
         for size, next_size in pairwise(sizes):

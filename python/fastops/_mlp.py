@@ -24,6 +24,7 @@ from ._network import (
     module_of,
     name_after,
     norm_modules,
+    sizes_of,
 )
 from ._perceptron import Perceptron
 from ._resolve import Activation, as_module, resolve
@@ -47,8 +48,8 @@ class MLP(Perceptron):
         in_features: size of the input's last dimension.
         hidden_features: size of the hidden layer, or the sizes of several; ``[]`` for a single linear layer.
         out_features: size of the output's last dimension; None for ``in_features``.
-        activation: of the hidden layers: a name (see :mod:`fastops.functional`) or an activation module, which is
-            copied.
+        activation: of the hidden layers: a name (see :mod:`fastops.functional`), an activation module, which is copied,
+            or a function of PyTorch that is an activation which fastops has (``torch.tanh``).
         output_activation: of the last layer; None for none.
         bias: whether the layers have a bias.
         norm: ``"layer"`` for ``torch.nn.LayerNorm``, ``"rms"`` for ``torch.nn.RMSNorm``, None for none.
@@ -64,6 +65,7 @@ class MLP(Perceptron):
         [..., in_features] to [..., out_features].
 
     Raises:
+        TypeError: hidden features that are no integers.
         ValueError: an unknown activation or norm, a dropout outside [0, 1], or a residual connection between different
             numbers of features.
     """
@@ -93,7 +95,7 @@ class MLP(Perceptron):
         out_features = in_features if out_features is None else out_features
         check_residual("MLP", residual, in_features, out_features)
         resolve(activation)
-        hidden = [hidden_features] if isinstance(hidden_features, int) else list(hidden_features)
+        hidden = sizes_of("MLP", hidden_features)
         modules: list[nn.Module] = []
         if norm_first:
             modules += norm_modules(norm, in_features, device, dtype)
@@ -123,6 +125,7 @@ class MLP(Perceptron):
                 with a ``Linear`` or a norm.
 
         Raises:
+            TypeError: ``sequential`` is no ``torch.nn.Sequential``.
             ValueError: it has other modules; the message says where.
         """
         check_form(sequential, "MLP.from_sequential: ")
@@ -267,7 +270,7 @@ class ResidualMLP(nn.Sequential):
         out_features: size of the output's last dimension; None for ``in_features``.
         blocks: how many.
         expansion: the features within a block are so many times ``hidden_features``.
-        activation: of the blocks: a name (see :mod:`fastops.functional`) or an activation module, which is copied.
+        activation: of the blocks: a name, module or function, as of :class:`MLP`.
         norm: of the blocks' inputs and of the last layer's: ``"layer"``, ``"rms"``, or None for none.
         dropout: probability with which outputs within the blocks are zeroed during training.
         bias: whether the layers have a bias.
@@ -277,7 +280,7 @@ class ResidualMLP(nn.Sequential):
         [..., in_features] to [..., out_features].
 
     Raises:
-        ValueError: an unknown activation or norm, a dropout outside [0, 1], or fewer than no blocks.
+        ValueError: an unknown activation or norm, a dropout outside [0, 1], or a negative number of blocks.
     """
 
     def __init__(

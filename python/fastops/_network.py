@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -183,8 +184,22 @@ def name_after(name: str, distance: int, what: str) -> str:
     return str(int(name) + distance) if name.isdecimal() else f"{name}_{what}"
 
 
+def sizes_of(owner: str, hidden_features: Any) -> list[int]:
+    """The sizes of hidden layers; a TypeError, which names the owner, if they are neither a number nor numbers."""
+    sizes = [hidden_features] if hasattr(type(hidden_features), "__index__") else hidden_features
+    try:
+        return [operator.index(size) for size in sizes]
+    except TypeError:
+        raise TypeError(
+            f"fastops.nn.{owner}: hidden_features must be an integer or a list of integers, but is {hidden_features!r}"
+        ) from None
+
+
 def check_form(sequential: nn.Sequential, owner: str) -> None:
-    """Raises a ValueError, which names the owner, unless it is made of the modules that an MLP may have."""
+    """Raises an error, which names the owner, unless it is made of the modules that an MLP may have."""
+    if not isinstance(sequential, nn.Sequential):
+        what = type(sequential).__qualname__
+        raise TypeError(f"fastops.nn.{owner}expected a torch.nn.Sequential, but it is a {what}")
     has_linear = has_any = False
     for position, module in sequential._modules.items():  # not named_children, which skips repetitions
         kind = type(module)

@@ -42,8 +42,8 @@ class Perceptron(nn.Sequential):
             [..., out_features], [..., out_features, in_features] and [..., out_features].
 
         Raises:
-            RuntimeError: the modules are no plain MLP: there is active dropout, the activations differ, or one has
-                hooks.
+            RuntimeError: the modules are no plain MLP: there is a norm, a residual connection or active dropout, the
+                activations differ, or one has hooks.
         """
         if not is_compiling() and not self.residual:
             results = _C.laplacians_of_modules(input, self._modules, self._is_ensemble)
@@ -165,7 +165,8 @@ class Perceptron(nn.Sequential):
         if network is None:
             raise RuntimeError(
                 f"fastops.{name}: its modules are more than linear layers with the same activation between them: "
-                "there is active dropout (call eval()), the activations differ, or one has hooks or was replaced"
+                "there is a norm, a residual connection or active dropout (call eval()), the activations differ, or "
+                "one has hooks or was replaced"
             )
         names = ("weights", "biases", "activation", "output_activation", "params", "output_params")
         return self._points(input), dict(zip(names, (*network.parameters, *network.functions), strict=True))

@@ -166,6 +166,15 @@ def resolve(activation: Activation) -> tuple[str, list[float]]:
             raise ValueError(f"fastops: unknown activation '{activation}'; it must be one of {', '.join(_TABLE)}")
         return activation, []
     found = find(activation)
+    if isinstance(activation, type):
+        name = activation.__qualname__
+        raise ValueError(
+            f"fastops: activation must be a name, a module or a function, but is a class; give a module of it, {name}()"
+        )
+    if activation is None:
+        raise ValueError(
+            "fastops: activation must be a name, a module or a function, but is None; for none, 'identity'"
+        )
     if found is None:
         kind = type(activation)
         known = ", ".join(entry["class_name"] for entry in _TABLE.values())

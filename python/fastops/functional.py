@@ -324,6 +324,8 @@ def sequential(
         ValueError: an unknown step, too few or too many parameters or numbers, shapes that do not chain, a number out
             of its range, a ``residual`` without ``add`` or the reverse.
     """
+    if not torch.jit.is_scripting() and not isinstance(steps, str):
+        raise TypeError(f"fastops.sequential: steps must be a string, but is a {type(steps).__qualname__}")
     if seed is None and steps.find("dropout") >= 0:
         seed = dropout_seed(input)
     if not torch.jit.is_scripting():

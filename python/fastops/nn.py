@@ -57,7 +57,7 @@ class LinearAct(nn.Module):
 
     Args:
         in_features, out_features, bias, device, dtype: as for ``torch.nn.Linear``.
-        activation: a name (see :mod:`fastops.functional`) or an activation module, which is copied.
+        activation: a name, module or function, as of :class:`MLP`.
 
     Shape:
         [..., in_features] to [..., out_features].
@@ -146,8 +146,7 @@ class GatedMLP(nn.Module):
         in_features: size of the input's last dimension.
         hidden_features: size of the gate and up projections.
         out_features: size of the output's last dimension; None for ``in_features``.
-        activation: a name (see :mod:`fastops.functional`) or an activation module, which is copied; ``silu`` gives
-            SwiGLU.
+        activation: a name, module or function, as of :class:`MLP`; ``silu`` gives SwiGLU.
         bias: whether the projections have a bias.
         norm: of the input, before the projections: ``"layer"`` for ``torch.nn.LayerNorm``, ``"rms"`` for
             ``torch.nn.RMSNorm``, None for none.
