@@ -77,6 +77,17 @@ def test_backward(name, device, data, layout, dtype, seed, order):
     assert_meta_agrees(result, activation_backward, grad, x, name, list(params), False, order)
 
 
+@pytest.mark.parametrize("name", ["elu", "selu"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_fourth_derivatives_of_large_numbers(name, device, dtype):
+    """They are 0, as the others, also where the exponential of these numbers is infinite."""
+    x = torch.tensor([1.0, 88.0, 90.0, 800.0], dtype=dtype, device=device).requires_grad_()
+    derivative = forward(name, x, (-0.5,) if name == "elu" else ())
+    for _ in range(4):
+        (derivative,) = torch.autograd.grad(derivative.sum(), x, create_graph=True)
+    assert_same_bits(derivative.abs(), torch.zeros_like(x))
+
+
 @pytest.mark.parametrize("name", GRADIENT_FROM_OUTPUT)
 @given(st.data(), tensor_layouts(2), dtypes, seeds, orders)
 def test_backward_from_output(name, device, data, layout, dtype, seed, order):

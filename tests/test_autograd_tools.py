@@ -50,10 +50,11 @@ def test_hooks(sample: Sample, device: Any) -> None:
     """Hooks on the inputs, on the result and on its node change the gradients that pass through them."""
     tensors = sample.tensors(device, requires_grad=True)
     result = sample.call(*tensors)[0]
-    expected = gradients(36 * (result**2).sum(), tensors, retain_graph=True)
+    expected = gradients(72 * (result**2).sum(), tensors, retain_graph=True)
     for tensor in tensors:
         tensor.register_hook(lambda grad: None if grad is None else grad * 2)
     result.register_hook(lambda grad: grad * 3)
+    result.grad_fn.register_prehook(lambda grads: tuple(None if grad is None else grad * 2 for grad in grads))
     result.grad_fn.register_hook(lambda inputs, outputs: tuple(None if grad is None else grad * 6 for grad in inputs))
     close(gradients((result**2).sum(), tensors), expected)
 

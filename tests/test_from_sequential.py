@@ -178,3 +178,47 @@ def test_no_sequential(modules: Any) -> None:
         MLP.from_sequential(modules)
     with pytest.raises(TypeError, match=r"modules\[0\], expected a torch.nn.Sequential"):
         EnsembleMLP.from_modules([modules])
+
+
+class Residual(nn.Sequential):
+    """With a forward of its own."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return input + super().forward(input)
+
+
+def hooked() -> nn.Sequential:
+    network = nn.Sequential(layer(4, 4), nn.Tanh(), layer(4, 4))
+    network.register_forward_hook(lambda module, arguments, output: 2 * output)
+    return network
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: Residual(layer(4, 4), nn.Tanh(), layer(4, 4)), "Residual has a forward of its own"),
+        (hooked, "it has hooks"),
+    ],
+    ids=["forward", "hooks"],
+)
+def test_more_than_its_modules(make: Any, text: str) -> None:
+    """What a Sequential does besides calling its modules is not lost."""
+    with pytest.raises(ValueError, match=text):
+        MLP.from_sequential(make())
+    with pytest.raises(ValueError, match=text):
+        EnsembleMLP.from_modules([make()])
+
+
+def test_mlp_of_mlp(device: Any) -> None:
+    """An MLP's residual connection and checkpointing are taken over, and an ensemble refuses what it has not."""
+    model = MLP(4, 5, residual=True, checkpoint=True, device=device, dtype=WIDEST)
+    again = MLP.from_sequential(model)
+    assert again.residual and again.checkpoint
+    x = torch.randn(3, 4, device=device, dtype=WIDEST)
+    close([again(x)], [model(x)])
+    with pytest.raises(ValueError, match="no residual connections"):
+        EnsembleMLP.from_modules([model])
+    plain = MLP(4, 5, device=device, dtype=WIDEST)
+    plain[0].register_forward_hook(lambda module, arguments, output: 2 * output)
+    with pytest.raises(ValueError, match=r"modules\[0\], module 0: it has hooks"):
+        EnsembleMLP.from_modules([plain])

@@ -107,6 +107,33 @@ def test_autocast(sample: Sample, dtype: torch.dtype, device: Any) -> None:
     assert_as_exact(*errors_of(draws, sample.reference, cast(sample.call), cast(sample.reference)), dtype)
 
 
+@pytest.mark.parametrize("op", ["linear_act", "mlp", "mlp, large", "gated_mlp, checkpoint"])
+def test_backward_pass_within_autocast(op: str, device: Any) -> None:
+    """Of what was computed without: nothing of it is cast, and nothing of its own backward pass."""
+    torch.manual_seed(0)
+    size = 300 if op == "mlp, large" else 8
+    x, w, v, d = (torch.randn(n, size, device=device).requires_grad_() for n in (5, size, size, 3))
+
+    def call() -> Tensor:
+        if op == "linear_act":
+            return torch.ops.fastops.linear_act(x, w, None, "tanh")
+        if op == "gated_mlp, checkpoint":
+            return torch.ops.fastops.gated_mlp(x, w, v, d, None, None, None, "silu", [], True)
+        return torch.ops.fastops.mlp(x, [w, v, d], [None] * 3, "tanh")
+
+    results = []
+    for enabled in (False, True):
+        y = call()
+        with torch.autocast(device.type, torch.bfloat16, enabled=enabled):
+            if op == "gated_mlp, checkpoint":
+                results.append(torch.autograd.grad(y.pow(2).sum(), [x, w, v, d]))
+                continue
+            first = torch.autograd.grad(y.pow(2).sum(), [x, w], create_graph=True)
+            results.append(torch.autograd.grad(sum(grad.pow(2).sum() for grad in first), [x, w]))
+    for one, other in zip(*results, strict=True):
+        assert torch.equal(one, other)
+
+
 @pytest.mark.parametrize(("op", "activation"), [("linear_act", "gelu"), ("mlp", "relu"), ("gated_mlp", "selu")])
 @each_dtype
 def test_networks_are_as_exact_as_pytorch(op: str, activation: str, dtype: torch.dtype, device: Any) -> None:

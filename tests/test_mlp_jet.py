@@ -1,5 +1,7 @@
 """mlp_jet against PyTorch's nested differentiation in float64, and what is made of it."""
 
+import contextlib
+import functools
 import itertools
 import math
 
@@ -8,6 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch._dynamo import compiled_autograd
+from torch.autograd import forward_ad, functional
 from torch.nn.functional import linear
 
 import fastops
@@ -639,6 +643,87 @@ def test_forward_mode(device, leading, checkpoint):
     torch.testing.assert_close((output, tangent), (expected, expected_tangent))
     losses = [(y * grad).sum() + t.square().sum() for y, t in ((output, tangent), (expected, expected_tangent))]
     torch.testing.assert_close(*(torch.autograd.grad(loss, leaves) for loss in losses))
+
+
+@pytest.mark.parametrize("wanted", ["input", "parameters", "both"])
+@pytest.mark.parametrize("power", [1, 2])
+def test_reverse_within_forward_mode(device, wanted, power):
+    """A gradient in a level of forward mode has its tangent, that of the input's alone."""
+    mlp = model(device, 3, 5, 2)
+    x, v = (random_tensor((4, 3), WIDEST, device, seed=i) for i in (7, 8))
+    x.requires_grad_(wanted != "parameters")
+    mlp.requires_grad_(wanted != "input")
+    leaves = [leaf for leaf in (x, *mlp.parameters()) if leaf.requires_grad]
+    results = []
+    for network in (mlp, functools.partial(plain, mlp)):
+        with forward_ad.dual_level():
+            dual = forward_ad.make_dual(x, v)
+            loss = network(dual).pow(power).sum()
+            duals = [forward_ad.unpack_dual(gradient) for gradient in torch.autograd.grad(loss, leaves)]
+        tangents = [torch.zeros_like(dual.primal) if dual.tangent is None else dual.tangent for dual in duals]
+        results.append([dual.primal for dual in duals] + tangents)
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_jacobians_in_forward_mode(device, grad):
+    """Those of torch.autograd.functional, whose tangents alone are a batch, and what is differentiated of them."""
+    mlp = model(device, 3, 5, 2).requires_grad_(grad)
+    x = random_tensor((4, 3), WIDEST, device, 7)
+    results = []
+    for network in (mlp, functools.partial(plain, mlp)):
+        results.append([functional.jacobian(network, x, vectorize=True, strategy="forward-mode")])
+        loss = lambda x, network=network: network(x).square().sum()  # noqa: E731
+        results[-1].append(functional.hessian(loss, x, vectorize=True, outer_jacobian_strategy="forward-mode"))
+    torch.testing.assert_close(*results)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_prehook_of_the_node(device, count):
+    """A hook on the network's node gets the gradient of its output alone, and changes what comes of it."""
+    x = random_tensor((6, 3), WIDEST, device, 7).requires_grad_()
+    mlp = model(device, 3, 5, 1)
+    results = []
+    for network in (mlp, functools.partial(plain, mlp)):
+        value = network(x)
+        lengths = []
+
+        def doubled(grads, lengths=lengths):
+            lengths.append(len(grads))
+            return tuple(None if grad is None else 2 * grad for grad in grads)
+
+        if count == 1:
+            value.grad_fn.register_prehook(doubled)
+        (gradient,) = torch.autograd.grad(value.sum(), x, create_graph=True)
+        if count == 3:
+            value.grad_fn.register_prehook(doubled)
+        results.append(torch.autograd.grad(gradient.square().sum() + value.sum(), x)[0])
+        assert set(lengths) == {1}
+    torch.testing.assert_close(*results)
+
+
+@pytest.mark.parametrize("sizes", [(3, 8, 1), (3, 300, 300, 1)], ids=str)
+@pytest.mark.parametrize("loss", ["value", "gradients", "both"])
+@pytest.mark.parametrize("wanted", ["input", "parameters"])
+def test_compiled_autograd(device, sizes, loss, wanted):
+    """Second derivatives, with a part left to the network's node and without, in a captured backward pass."""
+    torch._dynamo.reset()
+    mlp = model(device, *sizes)
+    x = random_tensor((4, 3), WIDEST, device, 7).requires_grad_()
+    results = []
+    for way in (contextlib.nullcontext(), compiled_autograd._enable(torch.compile(backend="eager"))):
+        for leaf in (x, *mlp.parameters()):
+            leaf.grad = None
+        value = mlp(x)
+        gradients = torch.autograd.grad(
+            value.square().sum(), [x] if wanted == "input" else list(mlp.parameters()), create_graph=True
+        )
+        total = in_loss(loss, value, list(gradients))
+        with way:
+            total.backward()
+        results.append([torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in (x, *mlp.parameters())])
+    torch.testing.assert_close(*results)
 
 
 def test_forward_mode_of_parameters(device):

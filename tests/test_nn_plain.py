@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -359,3 +360,37 @@ def test_convert_leaves_them(device: Any) -> None:
     )
     report = fastops.nn.convert(model)
     assert not report.replaced and not report.left
+
+
+@pytest.mark.parametrize("kind", [nn.LayerNorm, nn.RMSNorm])
+@pytest.mark.parametrize(
+    "eps", [1, 0.5, np.float32(0.1), np.float64(0.1), torch.tensor(0.1), None], ids=lambda eps: type(eps).__name__
+)
+def test_eps_of_norms(kind: type[nn.Module], eps: Any, device: Any) -> None:
+    """Whatever number it is, it is the norm's; an RMSNorm may have none."""
+    if kind is nn.LayerNorm and eps is None:
+        pytest.skip("it has one")
+    eps = eps.to(device) if isinstance(eps, Tensor) else eps
+
+    def network() -> nn.Sequential:
+        return nn.Sequential(nn.Linear(6, 8), kind(8, eps=eps), nn.ReLU(), nn.Linear(8, 3))  # type: ignore[call-arg]
+
+    reference = seeded(network, device)
+    assert_equivalent(MLP.from_sequential(seeded(network, device)), reference, device)
+    converted = seeded(network, device)
+    fastops.nn.convert(converted)
+    assert_equivalent(converted, reference, device)
+
+
+@pytest.mark.parametrize("name", ["min_val", "max_val"])
+def test_bounds_of_relu6(name: str, device: Any) -> None:
+    """They are a Hardtanh's, which somebody may change."""
+    models = [seeded(lambda: MLP(6, 8, 3, activation=nn.ReLU6()), device)]
+    models.append(seeded(lambda: nn.Sequential(*MLP(6, 8, 3, activation=nn.ReLU6())), device))
+    fastops.nn.convert(models[1])
+    reference = nn.Sequential(*copy.deepcopy(models[0]))
+    for each in (*models, reference):
+        each(batch(device))
+        setattr(each[1], name, 0.25)
+    for each in models:
+        assert_equivalent(each, reference, device)

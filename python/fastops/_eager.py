@@ -236,10 +236,10 @@ def plain_norm(module: Any, dtype: torch.dtype | None) -> tuple[str, int, float]
     if not is_norm_class(module) or len(module.normalized_shape) != 1 or not is_untouched(module):
         return None
     eps = module.eps
-    if eps is None and dtype in (torch.float32, torch.float64):
+    if eps is None and type(module) is nn.RMSNorm and dtype in (torch.float32, torch.float64):
         eps = torch.finfo(dtype).eps
     tensors = module._parameters.values()
-    if eps is None or not all(tensor is None or is_plain_tensor(tensor) for tensor in tensors):
+    if not isinstance(eps, (int, float)) or not all(tensor is None or is_plain_tensor(tensor) for tensor in tensors):
         return None
     return ("layer_norm" if type(module) is nn.LayerNorm else "rms_norm"), module.normalized_shape[0], eps
 

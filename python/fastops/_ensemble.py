@@ -13,7 +13,7 @@ from torch.compiler import is_compiling
 
 from . import _C, functional
 from ._eager import check_tensor, know
-from ._network import Network, as_network, check_form, sizes_of
+from ._network import Network, as_network, check_form, has_hooks, sizes_of
 from ._perceptron import Perceptron
 from ._resolve import Activation, as_module, resolve
 
@@ -143,7 +143,9 @@ class EnsembleMLP(Perceptron):
                 layers and activations, without dropout.
 
         Raises:
-            ValueError: there are none, one has another form than the first, or none of an MLP; the message says which.
+            TypeError: one is no ``torch.nn.Sequential``.
+            ValueError: there are none, one has another form than the first, or none of an MLP, or does more (hooks, a
+                residual connection); the message says which.
         """
         if not modules:
             raise ValueError("fastops.nn.EnsembleMLP.from_modules: modules is empty; it needs at least one")
@@ -225,7 +227,7 @@ class EnsembleMLP(Perceptron):
         )
 
     def _points(self, input: Tensor) -> Tensor:
-        if input.dim() > 2:
+        if input.dim() > 2 or input.is_sparse or input.is_sparse_csr or input.is_mkldnn:  # which the op refuses
             return input
         return input.expand([self.members] + list(input.shape))
 
@@ -258,7 +260,11 @@ def _form_of(i: int, module: nn.Sequential) -> list[Any]:
     owner = f"EnsembleMLP.from_modules: modules[{i}], "
     check_form(module, owner)
     form: list[Any] = []
+    if isinstance(module, Perceptron) and module.residual:
+        raise ValueError(f"fastops.nn.{owner}residual=True: an ensemble has no residual connections")
     for name, inner in module._modules.items():
+        if inner is not None and has_hooks(inner):
+            raise ValueError(f"fastops.nn.{owner}module {name}: it has hooks, which an ensemble would not call")
         if isinstance(inner, (nn.Dropout, nn.LayerNorm, nn.RMSNorm)):
             raise ValueError(f"fastops.nn.{owner}module {name}: an ensemble has no dropout and no norms")
         if isinstance(inner, nn.Linear):

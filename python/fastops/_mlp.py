@@ -18,6 +18,7 @@ from ._network import (
     as_plan,
     as_steps,
     call_modules,
+    check_dropout,
     check_form,
     check_residual,
     check_settable,
@@ -90,8 +91,7 @@ class MLP(Perceptron):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
-        if not 0.0 <= dropout <= 1.0:
-            raise ValueError(f"fastops.nn.MLP: dropout must be between 0 and 1, but is {dropout}")
+        check_dropout("MLP", dropout)
         out_features = in_features if out_features is None else out_features
         check_residual("MLP", residual, in_features, out_features)
         resolve(activation)
@@ -122,16 +122,18 @@ class MLP(Perceptron):
 
         Args:
             sequential: of ``Linear``, ``LayerNorm``, ``RMSNorm``, ``Dropout`` and activations, in any order that begins
-                with a ``Linear`` or a norm.
+                with a ``Linear`` or a norm. Of an MLP also ``residual`` and ``checkpoint`` are taken.
 
         Raises:
             TypeError: ``sequential`` is no ``torch.nn.Sequential``.
-            ValueError: it has other modules; the message says where.
+            ValueError: it has other modules, and the message says where; or it has hooks or a ``forward`` of its own.
         """
         check_form(sequential, "MLP.from_sequential: ")
         mlp = cls.__new__(cls)
         nn.Sequential.__init__(mlp, OrderedDict(sequential._modules))
-        mlp.checkpoint = False
+        is_mlp = isinstance(sequential, MLP)
+        mlp.residual = is_mlp and sequential.residual
+        mlp.checkpoint = is_mlp and sequential.checkpoint
         return mlp.train(sequential.training)
 
     def forward(self, input: Tensor) -> Tensor:
@@ -300,6 +302,8 @@ class ResidualMLP(nn.Sequential):
     ) -> None:
         if blocks < 0:
             raise ValueError(f"fastops.nn.ResidualMLP: blocks must not be negative, but is {blocks}")
+        check_dropout("ResidualMLP", dropout)
+        resolve(activation)
         size = hidden_features
         modules: list[nn.Module] = [nn.Linear(in_features, size, bias, device, dtype)]
         modules += [

@@ -195,11 +195,35 @@ def sizes_of(owner: str, hidden_features: Any) -> list[int]:
         ) from None
 
 
+def has_hooks(module: nn.Module) -> bool:
+    """Whether somebody is to be called when the module is, or it has a ``forward`` that is not its class's."""
+    hooks = (
+        module._forward_hooks,
+        module._forward_pre_hooks,
+        module._backward_hooks,
+        module._backward_pre_hooks,
+    )
+    return any(hooks) or "forward" in module.__dict__
+
+
+def check_dropout(owner: str, dropout: float) -> None:
+    """Raises an error, which names the owner, unless it is a probability."""
+    if not hasattr(type(dropout), "__float__"):
+        raise TypeError(f"fastops.nn.{owner}: dropout must be a number, but is {dropout!r}")
+    if not 0.0 <= dropout <= 1.0:
+        raise ValueError(f"fastops.nn.{owner}: dropout must be between 0 and 1, but is {dropout}")
+
+
 def check_form(sequential: nn.Sequential, owner: str) -> None:
     """Raises an error, which names the owner, unless it is made of the modules that an MLP may have."""
     if not isinstance(sequential, nn.Sequential):
         what = type(sequential).__qualname__
         raise TypeError(f"fastops.nn.{owner}expected a torch.nn.Sequential, but it is a {what}")
+    kind = getattr(type(sequential), "_fastops_original", type(sequential))  # of what is converted
+    if not kind.forward.__module__.startswith(("torch.nn.", "fastops.")):
+        raise ValueError(f"fastops.nn.{owner}{kind.__qualname__} has a forward of its own, which is no Sequential's")
+    if has_hooks(sequential):
+        raise ValueError(f"fastops.nn.{owner}it has hooks or a forward of its own, which would not be called")
     has_linear = has_any = False
     for position, module in sequential._modules.items():  # not named_children, which skips repetitions
         kind = type(module)

@@ -29,7 +29,7 @@ from ._eager import (
 )
 from ._ensemble import EnsembleLinear, EnsembleMLP
 from ._mlp import MLP, ResidualMLP
-from ._network import Steps, check_residual, check_settable, norm_modules, restore_activation
+from ._network import Steps, check_dropout, check_residual, check_settable, norm_modules, restore_activation
 from ._resolve import Activation, as_module, plain_activation
 from ._steps import TENSORS
 
@@ -185,8 +185,7 @@ class GatedMLP(nn.Module):
     ) -> None:
         super().__init__()
         out_features = in_features if out_features is None else out_features
-        if not 0.0 <= dropout <= 1.0:
-            raise ValueError(f"fastops.nn.GatedMLP: dropout must be between 0 and 1, but is {dropout}")
+        check_dropout("GatedMLP", dropout)
         check_residual("GatedMLP", residual, in_features, out_features)
         self.gate_proj: nn.Linear = nn.Linear(in_features, hidden_features, bias, device, dtype)
         self.up_proj: nn.Linear = nn.Linear(in_features, hidden_features, bias, device, dtype)

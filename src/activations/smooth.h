@@ -6,7 +6,8 @@
 namespace fastops {
 namespace activations {
 
-// alpha = first. The tail of the derivative, y + alpha, is less than the rounding of a 16-bit y.
+// alpha = first. The tail of the derivative, y + alpha, is less than the rounding of a 16-bit y. What is not selected
+// must be finite, for the derivatives that autograd makes of it.
 struct ELU : OutputActivation {
   enum { from_rounded_output = 0, degree_in_output = 1 };
   // A negative alpha makes positive outputs of negative inputs.
@@ -20,7 +21,7 @@ struct ELU : OutputActivation {
   }
   template <class T, class G, class S>
   FASTOPS_HOST_DEVICE static T gradient(G g, T x, Params<S> p) {
-    return select(x > S(0), g, g * p.first * exp(x));
+    return select(x > S(0), g, g * p.first * exp(at_most(x, S(0))));
   }
   template <class T, class G, class S>
   FASTOPS_HOST_DEVICE static T gradient_from_output(G g, T y, Params<S> p) {
@@ -45,7 +46,7 @@ struct SELU : OutputActivation {
   }
   template <class T, class G, class S>
   FASTOPS_HOST_DEVICE static T gradient(G g, T x, Params<S>) {
-    return select(x > S(0), g * scale<S>(), g * alpha_scale<S>() * exp(x));
+    return select(x > S(0), g * scale<S>(), g * alpha_scale<S>() * exp(at_most(x, S(0))));
   }
   template <class T, class G, class S>
   FASTOPS_HOST_DEVICE static T gradient_from_output(G g, T y, Params<S>) {

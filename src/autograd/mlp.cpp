@@ -5,6 +5,9 @@
 #include <ATen/ops/stack.h>
 #include <torch/library.h>
 
+#include <algorithm>
+#include <mutex>
+
 #include "ops/matrix.h"
 #include "ops/mlp_jet.h"
 
@@ -26,14 +29,14 @@ struct MlpNode : OpNode<MlpNode> {
   // The inputs are input, weights[0], biases[0], weights[1], ..., as in mlp_backward's output_mask.
   variable_list gradients(variable_list&& grads) override {
     const size_t count = 1 + 2 * weights.size();
-    const bool has_left = grads.size() > direction_left && grads[direction_left].defined();
-    if (!grads[0].defined() && !has_left) return variable_list(count);
+    const Part part = part_left();
+    if (!grads[0].defined() && !part.direction.defined()) return variable_list(count);
     const c10::List<bool> mask = wanted(0, count);
     const Tensor x = input.unpack();
     const std::vector<Tensor> w = unpack(weights);
-    if (has_left) {
+    if (part.direction.defined()) {
       const MlpArguments mlp{x, w, unpack(biases), activation, output_activation};
-      return gradients_by_jet(mlp, grads[direction_left], grads[0], grads[direction_left + 1], mask).second;
+      return gradients_by_jet(mlp, part.direction, grads[0], part.by_derivative, mask).second;
     }
     const OptionalTensors bias_list = as_optional(unpack(biases));
     const auto [out, hidden] = checkpoint ? forward_again(x, w, bias_list) : kept();
@@ -46,23 +49,47 @@ struct MlpNode : OpNode<MlpNode> {
     return results;
   }
 
-  // Lets second derivatives leave their gradients to this node. Its output has its history.
-  void take_left(const Tensor& x, const Tensor& out) {
-    add_input_metadata(x);
-    add_input_metadata(out);
-    takes_left_ = true;
-  }
+  // Lets second derivatives leave their part to this node.
+  void take_left() { takes_left_ = true; }
 
   // Those of this gradient with respect to the input.
   void take_left_of(const Tensor& grad_input) {
-    // A hook on the output is to be called for the output's gradients alone.
-    if (!takes_left_ || !tensor_pre_hooks().empty()) return;
-    takes_left_ = !leave_gradients_to(*this, direction_left, grad_input);
+    // A hook on the output or on this node is to be called for the output's gradients alone.
+    if (!takes_left_ || !tensor_pre_hooks().empty() || !pre_hooks().empty()) return;
+    takes_left_ = !leave_gradients_to(*this, grad_input);
+  }
+
+  void add_part(const Tensor& direction, const Tensor& by_derivative) {
+    const std::lock_guard lock(parts_lock_);
+    parts_.push_back({get_current_graph_task_id(), direction, by_derivative});
+  }
+
+  void release_saved() override {
+    OpNode::release_saved();
+    const std::lock_guard lock(parts_lock_);
+    parts_.clear();
   }
 
  private:
-  static constexpr uint32_t direction_left = 1;  // of the results, as leave_gradients_to() has it
-  bool takes_left_ = false;                      // no node leaves anything yet
+  // What second derivatives leave, in one of the runs of the engine that may go on at once.
+  struct Part {
+    int run = 0;
+    Tensor direction, by_derivative;
+  };
+  bool takes_left_ = false;  // no node leaves anything yet
+  std::mutex parts_lock_;
+  std::vector<Part> parts_;
+
+  // That of this run, if there is one.
+  Part part_left() {
+    const std::lock_guard lock(parts_lock_);
+    const auto found = std::find_if(parts_.begin(), parts_.end(),
+                                    [run = get_current_graph_task_id()](const Part& part) { return part.run == run; });
+    if (found == parts_.end()) return {};
+    const Part part = std::move(*found);
+    parts_.erase(found);
+    return part;
+  }
 
   // The arguments `output` and `saved` of mlp_backward.
   using Kept = std::pair<std::optional<Tensor>, std::vector<Tensor>>;
@@ -105,10 +132,24 @@ bool only_input_has_tangent(const MlpForward& op) {
          !is_ensemble(op.weights);
 }
 
+// What mlp_forward gives where gradients are recorded.
+MlpForward::Result recorded_forward(c10::DispatchKeySet keys, const MlpForward& op) {
+  MlpForward::Result result = call_below_autograd(keys, op);
+  auto& [output, saved] = result;
+  const MlpArguments mlp = op.resolved();
+  const auto node = make_mlp_node(mlp);
+  set_history(output, node);
+  node->saved = save(saved);
+  if (node->needs_output) node->output = save(output, /*is_output=*/true);
+  if (needs_grad(op.input) && is_for_jet(mlp)) node->take_left();
+  return result;
+}
+
 // The output with its tangent, which goes through the layers beside it.
-Tensor mlp_with_tangent(const MlpForward& op) {
+Tensor mlp_with_tangent(c10::DispatchKeySet keys, const MlpForward& op) {
   const Tensor& input = op.input;
-  const Tensor point_and_tangent = at::stack({input._fw_primal(0), input._fw_grad(0)}, -2);
+  const Tensor tangent = input._fw_grad(0);
+  const Tensor point_and_tangent = at::stack({input._fw_primal(0), tangent}, -2);
   const Tensor results = call_op(MlpJet{point_and_tangent,
                                         1,
                                         op.weights,
@@ -118,16 +159,25 @@ Tensor mlp_with_tangent(const MlpForward& op) {
                                         op.params,
                                         op.output_params,
                                         {}});
-  return at::_make_dual(results.select(-2, 0).contiguous(), results.select(-2, 1).contiguous(), 0);
+  const Tensor output_tangent = results.select(-2, 1).contiguous();
+  const bool grad = needs_grad(input, op.weights, op.biases);
+  if (!grad && !tangent.key_set().has(c10::DispatchKey::Batched)) {
+    return at::_make_dual(results.select(-2, 0).contiguous(), output_tangent, 0);
+  }
+  // A backward pass in the same level needs what is kept with its tangent, which that of the rows does not have. And
+  // where the tangent alone is a batch (torch.autograd.functional), the output is none.
+  Tensor output = std::get<0>(grad ? recorded_forward(keys, op) : call_below_autograd(keys, op));
+  output._set_fw_grad(output_tangent, /*level=*/0, /*is_inplace_op=*/false);
+  return output;
 }
 
 Tensor mlp_autograd(c10::DispatchKeySet keys, Mlp op) {
-  if (only_input_has_tangent(op)) return mlp_with_tangent(op);
   Tensor even;
   const bool ensemble = is_ensemble(op.weights);
   if (!op.checkpoint && !has_even_rows(op.input, ensemble)) {
     op.input = even = with_even_rows(Mlp::name, "input", op.input, ensemble);
   }
+  if (only_input_has_tangent(op)) return mlp_with_tangent(keys, op);
   const bool grad = needs_grad(op.input, op.weights, op.biases);
   if (any_tangent(op.input, op.weights, op.biases) || (grad && !op.checkpoint)) {
     return std::get<0>(call_op<MlpForward>(op));
@@ -147,17 +197,7 @@ MlpForward::Result mlp_forward_autograd(c10::DispatchKeySet keys, const MlpForwa
     Tensor output = composite_mlp(op.checked(), &saved);
     return {std::move(output), std::move(saved)};
   }
-  MlpForward::Result result = call_below_autograd(keys, op);
-  if (needs_grad(op.input, op.weights, op.biases)) {
-    auto& [output, saved] = result;
-    const MlpArguments mlp = op.resolved();
-    const auto node = make_mlp_node(mlp);
-    set_history(output, node);
-    node->saved = save(saved);
-    if (node->needs_output) node->output = save(output, /*is_output=*/true);
-    if (needs_grad(op.input) && is_for_jet(mlp)) node->take_left(op.input, output);
-  }
-  return result;
+  return needs_grad(op.input, op.weights, op.biases) ? recorded_forward(keys, op) : call_below_autograd(keys, op);
 }
 
 Tensor linear_act_autograd(c10::DispatchKeySet keys, LinearAct op) {
@@ -176,8 +216,12 @@ Tensor linear_act_autograd(c10::DispatchKeySet keys, LinearAct op) {
 void leave_gradients(const Tensor& output, const Tensor& grad_input) {
   auto* const node = dynamic_cast<MlpNode*>(output.grad_fn().get());
   if (node == nullptr || !output.device().is_cpu()) return;
-  if (node->num_inputs() == 1) node->take_left(grad_input, output);
+  node->take_left();
   node->take_left_of(grad_input);
+}
+
+void leave_part(Node& network, const Tensor& direction, const Tensor& by_derivative) {
+  static_cast<MlpNode&>(network).add_part(direction, by_derivative);
 }
 
 TORCH_LIBRARY_IMPL(fastops, Autograd, m) {

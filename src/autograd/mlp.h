@@ -21,8 +21,8 @@ inline std::vector<Tensor> differentiable_inputs(const MlpArguments& mlp) {
 
 // Second derivatives in a direction of the input alone are a pass of mlp_jet's kernels, through which the direction
 // goes as a row beside the input. Where a loss is of a value and its gradient (energies and forces), one such pass
-// gives the gradients of both: the node of mlp_backward leaves its part to the network's node, as gradients of two
-// results of that node which no tensor bears. These are the direction and grad_output.
+// gives the gradients of both: the node of mlp_backward leaves its part, the direction and grad_output, to the
+// network's node, which the engine runs after it.
 
 // Whether that takes less time than the formulas of the nodes, though it computes the layers again. mlp_jacobian
 // (Python) goes by it, too.
@@ -34,9 +34,12 @@ std::pair<Tensor, variable_list> gradients_by_jet(const MlpArguments& mlp, const
                                                   const Tensor& by_output, const Tensor& by_derivative,
                                                   const c10::List<bool>& mask);
 
-// Lets the node of mlp_backward whose result grad_input is leave its part to the network's node, whose results
-// `direction` and `direction` + 1 are those two. False where there is no such node.
-bool leave_gradients_to(Node& network, uint32_t direction, const Tensor& grad_input);
+// Lets the node of mlp_backward whose result grad_input is leave its part to the network's node. False where there is
+// no such node.
+bool leave_gradients_to(Node& network, const Tensor& grad_input);
+
+// Does so in this run of the engine.
+void leave_part(Node& network, const Tensor& direction, const Tensor& by_derivative);
 
 // Has that done where mlp_forward and mlp_backward were called one after the other: of mlp_forward's output and of
 // grad_input, which mlp_backward made of the same input and parameters.

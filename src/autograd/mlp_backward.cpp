@@ -93,32 +93,56 @@ struct MlpBackwardNode : OpNode<MlpBackwardNode> {
   std::vector<SavedVariable> weights, biases, kept;
   ActivationSpec activation, output_activation;
   std::vector<bool> mask;         // of the results
-  bool leaves_gradients = false;  // to the network's node, the last three inputs
+  bool leaves_gradients = false;  // to the network's node, the last input
 
   auto fields() {
     return std::tie(grad_output, input, weights, biases, kept, activation, output_activation, mask, leaves_gradients);
   }
   std::string name() const override { return "FastopsMlpBackwardBackward"; }
 
-  // The inputs are grad_output, input, weights[0], biases[0], weights[1], ... and, for the network's node, the
-  // direction, grad_output and what its output gets.
+  // The inputs are grad_output, input, weights[0], biases[0], weights[1], ... and, so that its node comes after this
+  // one, the network's output.
   variable_list gradients(variable_list&& cotangents) override {
     constexpr auto op = "mlp_backward";
     const std::vector<Tensor> w = unpack(op, "weights", weights);
     const std::vector<Tensor> b = unpack(op, "biases", biases);
     const MlpArguments mlp{unpack(op, "input", input), w, b, activation, output_activation};
     const Tensor by_y = unpack(op, "grad_output", grad_output);
-    const std::vector<Tensor> direction = scatter(std::move(cotangents), mask);
+    variable_list grads = gradients_of(mlp, by_y, scatter(std::move(cotangents), mask));
+    if (is_of_compiled_autograd()) {
+      std::vector<Tensor> inputs = differentiable_inputs(mlp);
+      inputs.insert(inputs.begin(), by_y);
+      if (leaves_gradients) inputs.push_back(by_y);
+      for (size_t i = 0; i < grads.size(); ++i) {
+        if (wants(i) && !grads[i].defined()) grads[i] = at::zeros_like(inputs[i]);
+      }
+    }
+    return grads;
+  }
+  void release_saved() override {
+    OpNode::release_saved();
+    recomputed_.clear();
+  }
+
+ private:
+  // The network's node, if it takes this one's part. A hook on it is to be called for its output's gradients alone.
+  Node* network(size_t count) const {
+    if (!leaves_gradients || is_of_compiled_autograd() || !wants(count) || wants(0)) return nullptr;
+    Node* const node = next_edge(count).function.get();
+    return node->pre_hooks().empty() && node->post_hooks().empty() ? node : nullptr;
+  }
+
+  variable_list gradients_of(const MlpArguments& mlp, const Tensor& by_y, const std::vector<Tensor>& direction) {
+    const at::TensorList w = mlp.weights;
     const size_t count = 2 + 2 * w.size();
-    variable_list grads(count + (leaves_gradients ? 3 : 0));
+    variable_list grads(count + (leaves_gradients ? 1 : 0));
     // A hook that was put on the network's output since is called: not with None.
-    if (leaves_gradients && !next_edge(count).function->tensor_pre_hooks().empty()) {
-      grads[count + 2] = at::zeros_like(by_y);
+    if (leaves_gradients && !is_of_compiled_autograd() && !next_edge(count).function->tensor_pre_hooks().empty()) {
+      grads[count] = at::zeros_like(by_y);
     }
     if (only_moves_input(direction) && !at::GradMode::is_enabled() && !in_transform() && is_for_jet(mlp)) {
-      if (leaves_gradients && wants(count) && !wants(0)) {
-        grads[count] = direction[0];
-        grads[count + 1] = by_y;
+      if (Node* const node = network(count)) {
+        leave_part(*node, direction[0], by_y);
         return grads;
       }
       auto [along, results] = gradients_by_jet(mlp, direction[0], {}, by_y, wanted(1, count));
@@ -156,12 +180,7 @@ struct MlpBackwardNode : OpNode<MlpBackwardNode> {
     if (wants(1)) grads[1] = by_x;
     return grads;
   }
-  void release_saved() override {
-    OpNode::release_saved();
-    recomputed_.clear();
-  }
 
- private:
   static bool only_moves_input(const std::vector<Tensor>& direction) {
     return direction[0].defined() &&
            std::none_of(direction.begin() + 1, direction.end(), [](const Tensor& d) { return d.defined(); });
@@ -249,11 +268,9 @@ std::pair<Tensor, variable_list> gradients_by_jet(const MlpArguments& mlp, const
   return {output.select(-2, 1), std::move(grads)};
 }
 
-bool leave_gradients_to(Node& network, uint32_t direction, const Tensor& grad_input) {
+bool leave_gradients_to(Node& network, const Tensor& grad_input) {
   auto* const node = dynamic_cast<MlpBackwardNode*>(grad_input.grad_fn().get());
   if (node == nullptr || node->leaves_gradients) return false;
-  node->add_next_edge({network.getptr(), direction});
-  node->add_next_edge({network.getptr(), direction + 1});
   node->add_next_edge({network.getptr(), 0});
   node->leaves_gradients = true;
   return true;

@@ -54,7 +54,7 @@ void check_parameters(Activation id, const py::args& arguments) {
   const ActivationInfo& activation = info(id);
   for (size_t i = 1; i < arguments.size() && i <= activation.parameters.size(); ++i) {
     const py::handle value = arguments[i];
-    if (PyNumber_Check(value.ptr())) continue;
+    if (PyNumber_Check(value.ptr()) && !PyComplex_Check(value.ptr())) continue;
     throw py::type_error(c10::str("fastops.", activation.name, ": ", activation.parameters[i - 1].name,
                                   " must be a number, but is a ", Py_TYPE(value.ptr())->tp_name));
   }
@@ -117,7 +117,7 @@ py::object gated_mlp_of_linears(const Tensor& input, py::handle gate, py::handle
 
 // The input of an ensemble with such a weight: with fewer than three dimensions, it is the same for all members.
 Tensor points_of_ensemble(const Tensor& input, const Tensor& weight) {
-  if (input.dim() > 2) return input;
+  if (input.dim() > 2 || input.layout() != at::kStrided) return input;
   std::vector<int64_t> sizes = input.sizes().vec();
   sizes.insert(sizes.begin(), weight.size(0));
   return input.expand(sizes);

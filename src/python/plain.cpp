@@ -46,8 +46,8 @@ Torch* torch_nn = nullptr;  // never destroyed: the interpreter may be gone by t
 struct Names {
   std::array<PyObject*, 4> hooks;
   std::array<PyObject*, 3> overrides;
-  PyObject *parameters, *weight, *bias, *training, *p, *eps, *normalized_shape, *approximate, *forward, *call,
-      *call_impl;
+  PyObject *parameters, *weight, *bias, *training, *p, *eps, *normalized_shape, *approximate, *min_val, *max_val,
+      *forward, *call, *call_impl;
 };
 Names names;
 
@@ -116,13 +116,26 @@ const Tensor* plain_tensor(PyObject* object) {
   return is_float && tensor.layout() == at::kStrided && !tensor.is_nested() ? &tensor : nullptr;
 }
 
+// A number of Python's among a module's attributes.
+std::optional<double> number(const Module& module, PyObject* name) {
+  PyObject* const value = PyDict_GetItem(module.attributes.ptr(), name);
+  if (!value || !(PyFloat_Check(value) || PyLong_Check(value))) return {};
+  const double result = PyFloat_AsDouble(value);
+  if (PyErr_Occurred()) throw py::error_already_set();
+  return result;
+}
+
 std::optional<Function> activation(const Module& module) {
   Function function{module.kind->activation, {}};
   for (PyObject* name : module.kind->attributes) {
-    PyObject* const value = PyDict_GetItem(module.attributes.ptr(), name);
-    if (!value || !(PyFloat_Check(value) || PyLong_Check(value))) return {};
-    function.params.push_back(PyFloat_AsDouble(value));
-    if (PyErr_Occurred()) throw py::error_already_set();
+    const auto value = number(module, name);
+    if (!value) return {};
+    function.params.push_back(*value);
+  }
+  // It is a Hardtanh with these numbers.
+  if (function.name == "relu6" && PyDict_GetItem(module.attributes.ptr(), names.min_val) &&
+      (number(module, names.min_val) != 0.0 || number(module, names.max_val) != 6.0)) {
+    return {};
   }
   // The one activation of torch.nn that has several forms.
   if (PyObject* const approximate = PyDict_GetItem(module.attributes.ptr(), names.approximate)) {
@@ -153,12 +166,6 @@ std::optional<Parameters> linear(const Module& module) {
   return dictionary ? plain_parameters(dictionary) : std::nullopt;
 }
 
-// A number among a module's attributes.
-std::optional<double> number(const Module& module, PyObject* name) {
-  PyObject* const value = PyDict_GetItem(module.attributes.ptr(), name);
-  return value && PyFloat_Check(value) ? std::optional(PyFloat_AS_DOUBLE(value)) : std::nullopt;
-}
-
 // A vector among a module's parameters: whether it is one, or there is none.
 bool take_vector(PyObject* dictionary, PyObject* name, OptionalTensors& parameters) {
   PyObject* const value = PyDict_GetItem(dictionary, name);
@@ -173,14 +180,16 @@ bool take_norm(const Module& norm, const Tensor& input, int64_t features, Steps&
   if (!shape || !PyTuple_Check(shape) || PyTuple_GET_SIZE(shape) != 1) return false;
   PyObject* const size = PyTuple_GET_ITEM(shape, 0);
   if (!PyLong_Check(size) || PyLong_AsLongLong(size) != features) return false;
+  const bool is_layer_norm = norm.kind->role == Role::layer_norm;
   auto eps = number(norm, names.eps);
   // RMSNorm may have none. What that means for 16-bit types differs among versions of torch.
-  if (!eps && input.scalar_type() == at::kFloat) eps = std::numeric_limits<float>::epsilon();
-  if (!eps && input.scalar_type() == at::kDouble) eps = std::numeric_limits<double>::epsilon();
+  if (!is_layer_norm && PyDict_GetItem(norm.attributes.ptr(), names.eps) == Py_None) {
+    if (input.scalar_type() == at::kFloat) eps = std::numeric_limits<float>::epsilon();
+    if (input.scalar_type() == at::kDouble) eps = std::numeric_limits<double>::epsilon();
+  }
   PyObject* const dictionary = PyDict_GetItem(norm.attributes.ptr(), names.parameters);
   if (!eps || !dictionary || !PyDict_CheckExact(dictionary)) return false;
   steps.params.push_back(*eps);
-  const bool is_layer_norm = norm.kind->role == Role::layer_norm;
   steps.names += is_layer_norm ? " layer_norm" : " rms_norm";
   return take_vector(dictionary, names.weight, steps.parameters) &&
          (!is_layer_norm || take_vector(dictionary, names.bias, steps.parameters));
@@ -215,6 +224,8 @@ void initialize(const py::object& call_impl, const std::vector<py::object>& glob
            interned("eps"),
            interned("normalized_shape"),
            interned("approximate"),
+           interned("min_val"),
+           interned("max_val"),
            interned("forward"),
            interned("__call__"),
            interned("_call_impl")};

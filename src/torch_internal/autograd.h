@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/VariableTypeUtils.h>  // history, versions and checks of what an op writes
 #include <torch/csrc/autograd/function.h>           // Node
 #include <torch/csrc/autograd/functions/utils.h>    // collect_next_edges
+#include <torch/csrc/autograd/graph_task.h>         // which run of the engine this is
 #include <torch/csrc/autograd/saved_variable.h>     // SavedVariable, with its hooks and its check of versions
 #include <torch/csrc/dynamo/compiled_autograd.h>    // what node.h says to compiled autograd
 #include <torch/version.h>
@@ -20,6 +21,7 @@ namespace fastops {
 using at::Tensor;
 using torch::autograd::check_inplace;
 using torch::autograd::collect_next_edges;
+using torch::autograd::get_current_graph_task_id;
 using torch::autograd::increment_version;
 using torch::autograd::Node;
 using torch::autograd::rebase_history;

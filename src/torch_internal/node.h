@@ -58,6 +58,9 @@ class OpNode : public SharedNode {
   }
 
  protected:
+  // Whether it is a copy in a graph of compiled autograd, which has no edges, and where None is no gradient of zeros.
+  bool is_of_compiled_autograd() const { return wanted_.has_value(); }
+
   // Whether input i needs a gradient.
   bool wants(size_t i) const { return wanted_ ? (*wanted_)[i] : task_should_compute_output(i); }
 

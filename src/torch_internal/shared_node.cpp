@@ -1,5 +1,7 @@
 #include "torch_internal/shared_node.h"
 
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
 #include <utility>
 
 #include "torch_internal/node_classes.h"
@@ -36,6 +38,8 @@ class SharedNode::Use {
 variable_list SharedNode::apply(variable_list&& grads) {
   const bool is_last = std::exchange(last_use, nullptr) == this;
   const Use use(*this);
+  // The forward pass was cast; what it kept has the dtypes that the backward pass computes with.
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   variable_list result = gradients(std::move(grads));
   if (is_last) release_ = true;
   return result;
