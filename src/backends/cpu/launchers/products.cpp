@@ -252,8 +252,9 @@ GradientSums::GradientSums(Caller& caller, Dtype dtype, int64_t threads, std::sp
                       : has_panels(layers[i])  ? take_panels(caller, dtype, rows, layers[i].input.arguments.columns)
                                                : nullptr);
   }
-  const bool packs = !std::all_of(layers.begin(), layers.end(),
-                                  [&](const ParameterGradients& layer) { return takes_in_place(layer, dtype); });
+  const bool packs = std::any_of(layers.begin(), layers.end(), [&](const ParameterGradients& layer) {
+    return layer.weight && !takes_in_place(layer, dtype);
+  });
   for (int64_t i = 0; i < std::max(threads, parts_); ++i) {
     tiles_.push_back(packs ? caller.take(gemm_kernels(dtype).most_rows * depth_bytes(dtype, rows)) : nullptr);
   }
@@ -277,11 +278,11 @@ void GradientSums::multiply(const ParameterGradients& layer, const Sums& sums, c
     const int64_t step = layer.bias_step;
     const auto pack_tiles = gemm_kernels(dz_type).pack_tiles;
     const bool in_place = takes_in_place(layer, dtype_);
-    void* const tiles = in_place ? nullptr : tiles_[thread];
+    void* const tiles = in_place || !layer.weight ? nullptr : tiles_[thread];
     if (bias && step > 1) {  // the sums alone, where they come without tiles
       pack_tiles({dz.data, dz.stride * step}, rows / step, blocks.size(block), nullptr, bias);
     }
-    if (!in_place || (bias && step == 1)) {
+    if (tiles || (bias && step == 1)) {
       pack_tiles(dz, rows, blocks.size(block), tiles, step > 1 ? nullptr : bias);
     }
     if (layer.weight) {
