@@ -95,3 +95,21 @@ class AdapterLinear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x) + x.sum(-1, keepdim=True)
+
+
+class ReluSquared(nn.Module):
+    def forward(self, x):
+        return F.relu(x) ** 2
+
+
+def layers(kind: Any, activation: nn.Module, wide: int = 8) -> nn.Sequential:
+    return nn.Sequential(kind(6, wide), activation, kind(8, 6, bias=False))
+
+
+class Layers(nn.Module):
+    """Layers for methods that do more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1, self.act, self.fc2 = nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 6)
+        self.drop, self.norm, self.p, self.scale = nn.Dropout(0.4), nn.Softsign(), 0.3, 2.0

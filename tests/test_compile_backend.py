@@ -168,6 +168,7 @@ LEFT: dict[str, Callable[..., Any]] = {
     "vmap": lambda x: torch.vmap(lambda row: F.relu(F.linear(row, V)))(x),
     "integers": lambda x: F.relu((x * 10).long()),
     "mixed dtypes": lambda x: F.relu(F.linear(x, V).float()),
+    "glu between layers": lambda x: F.linear(F.glu(F.linear(x, V)), V[:, :3].contiguous()),
     "alpha": lambda x: F.relu(torch.add(x @ V, B, alpha=2)),
 }
 
@@ -202,10 +203,18 @@ def test_under_autocast_all_is_left() -> None:
     assert any("autocast" in reason for reason in noting.reasons)
 
 
+def test_meta() -> None:
+    """A device that autocast does not have."""
+    call, _ = compiled(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 5)).to("meta"))
+    assert call(X.float().to("meta")).shape == (4, 5)
+
+
 def test_reasons() -> None:
     """They say which node is in the way."""
     noting = assert_same(lambda x: (lambda h: F.relu(h) + h)(F.linear(x, V)), [X])
     assert "linear_act(relu): linear is also needed by add" in noting.reasons
+    noting = assert_same(LEFT["glu between layers"], [X])
+    assert not any("gated_mlp" in reason for reason in noting.reasons)
     noting = assert_same(LEFT["two modes"], [X])
     assert any("no_grad" in reason for reason in noting.reasons)
 
@@ -239,6 +248,15 @@ def test_dynamic_shapes() -> None:
     model[1].lambd = 0.1
     torch.testing.assert_close(call(X), model(X))
     assert noting.ops[-1] == "mlp of 2 layers(softshrink(lambd=0.1))"
+
+
+def test_exported_model() -> None:
+    """What torch.export takes an activation apart into: aten.elu has SELU's two numbers."""
+    model = nn.Sequential(nn.Linear(6, 8), nn.SELU(), nn.Linear(8, 5)).double()
+    exported = torch.export.export(model, (X,)).run_decompositions().module()
+    call, noting = compiled(exported)
+    torch.testing.assert_close(call(X), model(X))
+    assert noting.ops == ["mlp of 2 layers(selu)"]
 
 
 def test_parameters_stay_live() -> None:

@@ -14,6 +14,7 @@ from fastops.compile.formulas import CLAMP_PASSES_BOUNDS, FORMULAS
 
 W = rand(5, 6, seed=1)
 
+aten = torch.ops.aten
 ROOT = math.sqrt(2)
 SPELLINGS = {
     "gelu": [
@@ -40,16 +41,24 @@ SPELLINGS = {
         *([lambda x: x - x.clamp(-0.3, 0.3), lambda x: x - torch.clamp(x, min=-0.3, max=0.3)] * CLAMP_PASSES_BOUNDS),
         lambda x: x.sign() * F.relu(x.abs() - 0.3),
         lambda x: F.relu(x - 0.3) - F.relu(-x - 0.3),
+        lambda x: F.relu(aten.sub.Scalar(x, 0.15, 2)) - F.relu(aten.rsub.Scalar(x, -0.3, 1)),
         lambda x: torch.where(x > 0.3, x - 0.3, torch.where(x < -0.3, x + 0.3, 0 * x)),
     ],
     "hardshrink(lambd=0.4)": [lambda x: x * (x.abs() > 0.4), lambda x: F.hardshrink(x, 0.4)],
     "leaky_relu(negative_slope=0.2)": [lambda x: torch.where(x > 0, x, 0.2 * x), lambda x: F.leaky_relu(x, 0.2, True)],
-    "elu(alpha=0.7)": [lambda x: torch.where(x > 0, x, 0.7 * torch.expm1(x)), lambda x: F.elu(x, alpha=0.7)],
-    "tanhshrink": [lambda x: x - torch.tanh(x)],
-    "hardsigmoid": [lambda x: F.relu6(x + 3) / 6],
+    "elu(alpha=0.7)": [
+        lambda x: torch.where(x > 0, x, 0.7 * torch.expm1(x)),
+        lambda x: F.elu(x, alpha=0.7),
+        lambda x: aten.elu(x, 0.7),
+        lambda x: aten.elu.default(x, 0.7, 1, 1.0),
+    ],
+    "selu": [lambda x: F.selu(x), lambda x: aten.elu(x, 1.6732632423543772, 1.0507009873554805)],
+    "tanhshrink": [lambda x: x - torch.tanh(x), lambda x: torch.add(x, torch.tanh(x), alpha=-1)],
+    "hardsigmoid": [lambda x: F.relu6(x + 3) / 6, lambda x: F.relu6(aten.add.Scalar(x, 1.5, 2)) / 6],
     "sin(omega=1.0)": [torch.sin, lambda x: x.sin()],
     "sin(omega=30.0)": [lambda x: torch.sin(30 * x), lambda x: (x * 30).sin(), lambda x: torch.sin(15 * x + 15 * x)],
-    "hardtanh(min_val=-2.0, max_val=0.5)": [lambda x: F.hardtanh(x, -2.0, 0.5)],
+    "hardtanh(min_val=-2.0, max_val=0.5)": [lambda x: F.hardtanh(x, -2.0, 0.5), lambda x: aten.hardtanh(x, -2, 0.5)],
+    "softplus(beta=2.0, threshold=3.0)": [lambda x: aten.softplus.default(x, 2.0, 3.0)],
 }
 
 
@@ -80,6 +89,8 @@ def test_spellings_of_an_activation_are_recognized(activation, spelling):
         lambda x: x * torch.sigmoid(x.flip(0)),
         lambda x: x * torch.sigmoid(x[:1]),
         lambda x: x**3,
+        lambda x: aten.elu(x, 1.0, 2.0),
+        lambda x: aten.elu.default(x, 0.7, 1, 3.0),
     ],
 )
 def test_other_functions_are_left(function):

@@ -124,7 +124,40 @@ class Selects(nn.Module):
         return self.weight * torch.softmax(self.gate(x), -1)
 
 
+class Odd(nn.Module):
+    """No activation that fastops has."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.atan()
+
+
+class Halves(nn.Module):
+    """Gated units of the halves of one layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both, self.down, self.act, self.odd = nn.Linear(6, 8), nn.Linear(4, 6), nn.GELU(), Odd()
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b = self.both(x).chunk(2, -1)
+        return self.down(self.odd(a) * b)
+
+
+class HalvesOfNumber(Halves):
+    def forward(self, x: Tensor) -> Tensor:
+        a, b = self.both(x).split([4, 4], -1)
+        return self.odd(self.act(a) * b)
+
+
+class HalvesByFunction(Halves):
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.both(x)
+        return self.down(h[..., :4] * F.normalize(h[..., 4:]))
+
+
 ATTENTION = "its products are those of attention, which is no feed-forward block"
+
+NONE = "is not an activation that fastops has"
 
 
 @pytest.mark.parametrize(
@@ -140,6 +173,12 @@ ATTENTION = "its products are those of attention, which is no feed-forward block
         (Chosen, "its forward depends on self.layers, which is no list of modules"),
         (Operator, "its forward has `torch.tanh(x @ self.up) @ self.down`"),
         (Listed, "its forward depends on self.weights, which is no list of modules"),
+        (Halves, f"odd, after a linear layer, is a {__name__}.Odd, which {NONE}"),
+        (HalvesOfNumber, "the product with act is not between two linear layers that can be fused"),
+        (
+            HalvesByFunction,
+            "F.normalize, after a linear layer, is a function, which is not an activation that fastops has",
+        ),
         (Selects, None),
         (Embeds, None),
         (Adapted, None),
@@ -153,3 +192,21 @@ def test_products_that_are_left(make: Callable[[], nn.Module], reason: str | Non
     assert [row.name for row in report.left] == (["0.0", "0.1", "0.2"] if reason else [])
     assert all(reason and row.reason.endswith(reason) for row in report.left)
     assert len(str(report).splitlines()) == (3 if reason else 2)
+
+
+class Headed(nn.Module):
+    """A layer behind a Sequential."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 6)), nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x))
+
+
+def test_layer_behind_what_is_replaced() -> None:
+    """Nothing is wrong with what a Sequential within computes by itself."""
+    report = fastops.nn.convert(Headed())
+    assert [row.name for row in report.replaced] == ["body"]
+    assert not report.left

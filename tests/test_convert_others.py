@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
@@ -12,11 +11,9 @@ from torch import Tensor, nn
 
 import fastops
 from checks import CalledOps
-from convertible import assert_same, converted, ops_of
+from convertible import ReluSquared, assert_same, converted, layers, ops_of
 from modules import batch, seeded
 from sample import close
-
-THIS = __name__
 
 
 class Transposed(nn.Linear):
@@ -60,90 +57,13 @@ class Twice(Own):
         return F.linear(x, self.weight, self.bias) + F.linear(x, self.weight, self.bias)
 
 
-class ReluSquared(nn.Module):
+class ByPath(nn.Module):
     def forward(self, x):
-        return F.relu(x) ** 2
-
-
-class Square(nn.Module):
-    def forward(self, x):
-        return x.relu().square()
-
-
-class Swish(nn.Module):
-    def forward(self, x):
-        return x * torch.sigmoid(x)
-
-
-class SwishByExp(nn.Module):
-    def forward(self, x):
-        return x / (1 + torch.exp(-x))
-
-
-class NewGELU(nn.Module):
-    def forward(self, x):
-        return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
-
-
-class ErfGELU(nn.Module):
-    def forward(self, x):
-        return x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))
-
-
-class SoftplusTanh(nn.Module):
-    def forward(self, x):
-        return x * F.softplus(x).tanh()
-
-
-class Slope(nn.Module):
-    def forward(self, x):
-        return F.leaky_relu(x, negative_slope=0.3)
-
-
-class Sine(nn.Module):
-    """As in SIREN."""
-
-    def forward(self, x):
-        return torch.sin(30 * x)
-
-
-class ReGLU(nn.Module):
-    """As in rtdl."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        if x.shape[-1] % 2:
-            raise ValueError("The last dimension must be even")
-        a, b = x.chunk(2, dim=-1)
-        return a * F.relu(b)
-
-
-class SwiGLU(nn.Module):
-    def forward(self, x):
-        gate, up = x.chunk(2, dim=-1)
-        return gate * torch.sigmoid(gate) * up
-
-
-class NearlySwish(nn.Module):
-    def forward(self, x):
-        return x * torch.sigmoid(1.5 * x)
-
-
-class Learned(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.slope = nn.Parameter(torch.tensor(0.3))
-
-    def forward(self, x):
-        return F.relu(x) * self.slope
+        return torch.nn.functional.relu(x) ** 2
 
 
 LINEARS = [Transposed, Own, Methods]
-ACTIVATIONS = [ReluSquared, Square, Swish, SwishByExp, NewGELU, ErfGELU, SoftplusTanh, Slope, Sine]
 each_linear = pytest.mark.parametrize("kind", LINEARS)
-
-
-def layers(kind: Any, activation: nn.Module, wide: int = 8) -> nn.Sequential:
-    return nn.Sequential(kind(6, wide), activation, kind(8, 6, bias=False))
 
 
 @each_linear
@@ -163,38 +83,44 @@ def test_no_linear(kind: Any, device: Any) -> None:
     assert_same(module, reference, device)
 
 
-@pytest.mark.parametrize("kind", ACTIVATIONS)
-def test_activation(kind: Any, device: Any) -> None:
-    """A class that computes the formula of an activation."""
-    module, reference, report = converted(lambda: layers(nn.Linear, kind()), device)
-    assert not report.left
-    assert_same(module, reference, device)
-    assert ops_of(module, batch(device)) == ["mlp"]
+@each_linear
+@pytest.mark.parametrize("bias", [True, False])
+def test_autocast(kind: Any, bias: bool, device: Any) -> None:
+    """Where the bias is added by itself, the sum is of the bias's dtype."""
+    module, reference, _ = converted(lambda: nn.Sequential(kind(6, 8, bias), nn.ReLU()), device)
+    x = batch(device).float()
+    with torch.autocast(x.device.type, torch.bfloat16):
+        assert module.float()(x).dtype == reference.float()(x).dtype
+        assert ops_of(module, x) == ([] if bias and kind is not Own else ["linear_act"])
 
 
-@pytest.mark.parametrize("kind", [NearlySwish, Learned])
-def test_no_activation(kind: Any, device: Any) -> None:
-    """What is nearly one, or has parameters of its own, is called."""
-    module, reference, report = converted(lambda: layers(nn.Linear, kind()), device)
-    assert [row.reason for row in report.left] == [
-        f"1, after a linear layer, is a {THIS}.{kind.__name__}, which is not an activation that fastops has"
-    ]
-    assert_same(module, reference, device)
+class ByMethod(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(6, 8), nn.Linear(8, 6)
+
+    def forward(self, x):
+        return self.fc2(self.fc1(x).relu())
 
 
-@pytest.mark.parametrize("kind", [ReGLU, SwiGLU])
-def test_gated(kind: Any, device: Any) -> None:
-    """A class that multiplies one half of the features with an activation of the other; errors are its own."""
-    module, reference, report = converted(lambda: layers(nn.Linear, kind(), wide=16), device)
-    assert not report.left
-    assert_same(module, reference, device)
-    assert ops_of(module, batch(device)) == ["gated_mlp"]
-    odd = seeded(lambda: nn.Sequential(nn.Linear(6, 7), kind()), device)
-    with pytest.raises(Exception) as original:
-        odd(batch(device))
-    fastops.nn.convert(odd)
-    with pytest.raises(type(original.value), match=str(original.value)[:20]):
-        odd(batch(device))
+class Casting(ByMethod):
+    """As in T5."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.fc1(x)
+        x = torch.relu(x)
+        if isinstance(self.fc2.weight, Tensor) and x.dtype != self.fc2.weight.dtype:
+            x = x.to(self.fc2.weight.dtype)
+        return self.fc2(x)
+
+
+@pytest.mark.parametrize("make", [Casting, lambda: layers(Transposed, nn.GELU())])
+def test_meta(make: Any) -> None:
+    """A device that autocast does not have."""
+    module = make().to("meta")
+    report = fastops.nn.convert(module)
+    assert report.replaced
+    assert module(torch.empty(3, 6, device="meta")).shape == (3, 6)
 
 
 @each_linear
@@ -214,21 +140,17 @@ def test_replaced_functions(device: Any, monkeypatch: pytest.MonkeyPatch) -> Non
     close([module(x)], [F.linear(F.linear(x, module[0].weight, module[0].bias).sin() ** 2, module[2].weight)])
     monkeypatch.undo()
     assert ops_of(module, x) == ["mlp"]
+    by_path, reference, _ = converted(lambda: layers(nn.Linear, ByPath()), device)
+    assert ops_of(by_path, x) == ["mlp"]
+    monkeypatch.setattr(F, "relu", torch.sin)
+    assert_same(by_path, reference, device)
+    monkeypatch.undo()
     block, _, _ = converted(ByMethod, device)
     monkeypatch.setattr(Tensor, "relu", Tensor.sin)
     close([block(x)], [block.fc2(block.fc1(x).sin())])
     monkeypatch.undo()
     monkeypatch.setattr(Own, "forward", lambda self, x: x.sum(-1, keepdim=True).expand(*x.shape[:-1], 8))
     assert ops_of(module, x) == []
-
-
-class ByMethod(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc1, self.fc2 = nn.Linear(6, 8), nn.Linear(8, 6)
-
-    def forward(self, x):
-        return self.fc2(self.fc1(x).relu())
 
 
 class ByMethodInStatements(ByMethod):

@@ -16,18 +16,9 @@ from torch import Tensor, nn
 
 import fastops
 from checks import CalledOps
-from convertible import AdapterLinear, CustomActivation, assert_same, converted, ops_of, two_layers
+from convertible import AdapterLinear, CustomActivation, Layers, assert_same, converted, ops_of, two_layers
 from modules import batch, seeded
 from sample import close
-
-
-class Layers(nn.Module):
-    """Layers for the methods below."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc1, self.act, self.fc2 = nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 6)
-        self.drop, self.norm, self.p, self.scale = nn.Dropout(0.4), nn.Softsign(), 0.3, 2.0
 
 
 class Normalized(Layers):
@@ -92,39 +83,6 @@ class Derived(Residual):
         return super().forward(x) + self.fc2(self.act(self.fc1(x)))
 
 
-class UsedTwice(Layers):
-    """What is used once more remains a variable."""
-
-    def forward(self, x):
-        hidden = self.act(self.fc1(x))
-        out = self.fc2(hidden)
-        return out + hidden[..., :6]
-
-
-class NextRound(Layers):
-    """What the next round of a loop reads remains a variable."""
-
-    def forward(self, x):
-        kept = self.act(x)
-        for _ in range(2):
-            x = x + kept
-            kept = self.act(self.fc1(x))
-            out = self.fc2(kept)
-            kept = kept[..., :6]
-        return out
-
-
-class Closed(Layers):
-    """A variable that a function within takes from around it."""
-
-    def forward(self, x):
-        hidden = self.fc1(x)
-        peek = lambda: hidden.mean()  # noqa: E731
-        hidden = self.act(hidden)
-        hidden = self.fc2(hidden)
-        return hidden * peek() + super().__getattr__("norm")(x)
-
-
 FORMS: dict[type[Layers], list[str]] = {
     Residual: ["sequential"],
     Statements: ["sequential"],
@@ -147,43 +105,6 @@ def test_segment(form: Any, training: bool, device: Any) -> None:
     assert ops_of(module.eval(), batch(device)) == FORMS[form]
     report.revert()
     assert type(module) is form
-
-
-@pytest.mark.parametrize("form", [UsedTwice, NextRound, Closed])
-def test_variables(form: Any, device: Any) -> None:
-    """Layers whose results are needed in between are not computed together."""
-    module, reference, report = converted(form, device)
-    assert type(module) is form
-    assert [row.name for row in report.left] == [""]
-    assert_same(module, reference, device)
-
-
-class Unbound(Layers):
-    """A variable that is read before it has a value."""
-
-    def forward(self, x):
-        hidden = self.act(self.fc1(hidden(x)))  # noqa: F821
-        return self.fc2(hidden)
-
-
-class UnboundBefore(Layers):
-    """The same in another statement."""
-
-    def forward(self, x):
-        x = hidden(x)  # noqa: F821
-        hidden = self.act(self.fc1(x))
-        return self.fc2(hidden)
-
-
-@pytest.mark.parametrize("is_global", [False, True])
-@pytest.mark.parametrize("form", [Unbound, UnboundBefore])
-def test_unbound_variable(form: Any, is_global: bool, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It does not become the global one of its name."""
-    if is_global:
-        monkeypatch.setitem(globals(), "hidden", torch.cos)
-    module, _, _ = converted(form, device)
-    with pytest.raises(UnboundLocalError):
-        module(batch(device))
 
 
 def test_other_arguments(device: Any) -> None:
@@ -350,6 +271,37 @@ def test_wrapped(device: Any) -> None:
     assert outer_calls == [True] * 3
     for copied in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
         assert ops_of(copied, batch(device)) == ["mlp"]
+
+
+def checked(function: Any) -> Any:
+    """Looks at what is known of the function that it wraps."""
+
+    @functools.wraps(function)
+    def wrapper(self: Any, x: Any) -> Any:
+        assert function.__annotations__["x"] == "Tensor"
+        assert (function.__doc__, function.__module__) == ("With attributes.", __name__)
+        assert function.__qualname__ == "Checked.forward"
+        return function(self, x) * function.factor
+
+    function.factor = 2
+    return wrapper
+
+
+class Checked(Layers):
+    @checked
+    def forward(self, x: Tensor) -> Tensor:
+        """With attributes."""
+        return x + self.fc2(self.act(self.fc1(x)))
+
+
+def test_attributes_of_functions(device: Any) -> None:
+    """What is wrapped has the attributes that it had, and those that it gets."""
+    module, reference, report = converted(Checked, device)
+    assert report.replaced
+    assert_same(module, reference, device)
+    Checked.forward.__wrapped__.factor = 3
+    assert_same(module, reference, device)
+    assert ops_of(module, batch(device)) == ["mlp"]
 
 
 def test_compiled(device: Any) -> None:

@@ -179,6 +179,34 @@ def test_other_products(device: Any) -> None:
         assert ops_of(model, batch(device)) == ops, form
 
 
+class InPlace(nn.Module):
+    """A product that keeps an activation from writing to the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.relu = 1.0, nn.ReLU(inplace=True)
+        self.fc1, self.act, self.fc2 = nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(self.act(self.fc1(self.relu(x * self.scale))))
+
+
+@pytest.mark.parametrize("kind", ["hooked", "compiled", "exported"])
+def test_product_with_one(kind: str, device: Any) -> None:
+    """It makes a new tensor, also where the layers are looked at one by one."""
+    model, reference, _ = converted(InPlace, device)
+    x = batch(device)
+    expected, before = reference(x), x.clone()
+    call: Any = model
+    if kind == "hooked":
+        model.fc1.register_forward_hook(lambda module, args, output: None)
+    elif kind == "compiled":
+        call = torch.compile(model, backend="eager")
+    else:
+        call = torch.export.export(model, (x.clone(),)).module()
+    close([call(x), x], [expected, before])
+
+
 class Frequencies(nn.Module):
     """The numbers of both kinds, to be changed."""
 

@@ -17,7 +17,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from .._eager import is_linear_unchanged, is_plain_tensor, is_untouched
 from .._resolve import PARAMETERS, find
 from .classes import known_class
-from .formula import Formula, Gate, Inner, PackedGate, Step, Unreadable
+from .formula import Formula, Gate, Inner, PackedGate, Scaled, Step, Unreadable
 from .fused import FusedModule, fuse, segments_of, sequentials_of, steps_of
 from .inner import has_formula, is_plain_sequential
 from .ops import activation_of, does_nothing, is_conv1d_class, is_linear, name_of, next_segment
@@ -211,13 +211,15 @@ def _why_not(steps: list[Step | Inner], layers: list[Any]) -> str:
     """What is wrong with the first linear layer that something follows, or with its activation; "" if there is none."""
     for i, (step, layer) in enumerate(zip(steps, layers, strict=True)):
         if isinstance(layer, (Gate, PackedGate)):
-            return _not_an_activation(_names(step)[isinstance(layer, Gate)], layer.activation)
-        if not _looks_linear(layer):
-            continue
-        if i + 1 < len(layers) and not _looks_linear(layers[i + 1]):
+            name = _names(step)[isinstance(layer, Gate)]
+            if activation_of(layer.activation) is None:
+                return _not_an_activation(name, layer.activation)
+            return f"the product with {name} is not between two linear layers that can be fused"
+        if _looks_linear(layer) and i + 1 < len(layers) and not _looks_linear(after := layers[i + 1]):
             if not is_linear(layer):
                 return _not_plain(str(step), layer)
-            return _not_an_activation(str(steps[i + 1]), layers[i + 1])
+            if not isinstance(after, (Gate, PackedGate)) and activation_of(after) is None:
+                return _not_an_activation(str(steps[i + 1]), after)
     return ""
 
 
@@ -239,8 +241,8 @@ def _not_plain(name: str, layer: nn.Module) -> str:
 def _not_an_activation(name: str, layer: Any) -> str:
     if find(layer):
         return f"{name} has hooks or a forward of its own"
-    what = f"a {_path(layer)}" if isinstance(layer, nn.Module) else "a function"
-    return f"{name}, after a linear layer, is {what}, which is not an activation that fastops has"
+    what = _path(layer) if isinstance(layer, nn.Module) else "factor" if isinstance(layer, Scaled) else "function"
+    return f"{name}, after a linear layer, is a {what}, which is not an activation that fastops has"
 
 
 def _path(module: nn.Module) -> str:

@@ -25,7 +25,7 @@ from torch.compiler import is_compiling
 from .._eager import know, knows
 from .._resolve import PARAMETERS, TENSOR_METHODS, find
 from .formula import Unreadable
-from .source import definition_of
+from .source import Uses, are_same, definition_of, names_around, uses_within
 
 # A sum of products: the factors of each, in order, and its number.
 Sum = tuple[tuple[tuple[Any, ...], float], ...]
@@ -36,8 +36,18 @@ def _sum(*terms: tuple[tuple[Any, ...], float]) -> Sum:
     for factors, number in terms:
         factors = tuple(sorted(factors, key=repr))
         numbers[factors] = numbers.get(factors, 0.0) + number
-    kept = {factors: float(f"{number:.9g}") for factors, number in numbers.items() if number}
-    return tuple(sorted(kept.items(), key=repr))
+    return tuple(sorted(((factors, number) for factors, number in numbers.items() if number), key=repr))
+
+
+def _are_equal(a: Sum, b: Sum) -> bool:
+    """Whether they are, but for the rounding of their numbers in float64."""
+    return bool(_rounded(a) == _rounded(b))
+
+
+def _rounded(part: Any) -> Any:
+    if isinstance(part, tuple):
+        return tuple(map(_rounded, part))
+    return float(f"{part:.13g}") if isinstance(part, float) else part
 
 
 def _of(*atom: Any) -> Sum:
@@ -72,13 +82,13 @@ def _over(a: Sum, b: Sum) -> Sum:
     return _times(a, _sum(((), 1 / _number(b))) if is_number else _of("reciprocal", b))
 
 
-def _linear(input: Sum, weight: Sum, bias: Sum = ()) -> Sum:
-    return _of("matmul", input, _of("transposed", weight)) + bias
+def _addmm(bias: Sum, a: Sum, b: Sum) -> Sum:
+    return _of("addmm", bias, a, b) if bias else _of("matmul", a, b)
 
 
 _FUNCTIONS: dict[Any, Callable[..., Sum]] = {
-    F.linear: lambda *arguments: _sum(*_linear(*arguments)),
-    torch.addmm: lambda bias, a, b: _sum(*bias, *_of("matmul", a, b)),
+    F.linear: lambda input, weight, bias=(): _addmm(bias, input, _of("transposed", weight)),
+    torch.addmm: _addmm,
     torch.mul: _times,
     torch.add: lambda a, b: _sum(*a, *b),
     torch.pow: _power,
@@ -99,7 +109,10 @@ _OPERATORS: dict[type[ast.operator], Callable[[Sum, Sum], Sum]] = {
     ast.MatMult: functools.partial(_of, "matmul"),
 }
 INPUT = _of("input")
+_EVEN = _of("even")  # the input, if it has two halves; the ops of gated units refuse others
 HALVES = _of("half", 0), _of("half", 1)
+_CHUNKS = ".chunk(2, dim=-1)", ".chunk(2, -1)"
+_ODD = "shape[-1] % 2", "size(-1) % 2"
 
 
 class Evaluator:
@@ -130,10 +143,10 @@ class Evaluator:
                 case ast.Assign(
                     targets=[ast.Tuple(elts=[ast.Name(id=first), ast.Name(id=second)])],
                     value=ast.Call(func=ast.Attribute(value=whole, attr="chunk")) as call,
-                ) if ast.unparse(call).endswith((".chunk(2, dim=-1)", ".chunk(2, -1)")) and self.sum(whole) == INPUT:
+                ) if ast.unparse(call).endswith(_CHUNKS) and self.sum(whole) in (INPUT, _EVEN):
                     self.names[first], self.names[second] = HALVES
-                case ast.If(body=[ast.Raise()], orelse=[]):  # the op refuses such arguments, or computes as many
-                    pass
+                case ast.If(test=test, body=[ast.Raise()], orelse=[]) if name := self.asks_for_odd(test):
+                    self.names[name] = _EVEN
                 case ast.If(test=test, body=then, orelse=orelse) if (has := self.asks_for_bias(test)) is not None:
                     result = self.run(then if has == self.has_bias else orelse)
                     if result is not None:
@@ -145,6 +158,11 @@ class Evaluator:
     def asks_for_bias(self, test: ast.expr) -> bool | None:
         text = ast.unparse(test)
         return {f"{self.owner}.bias is None": False, f"{self.owner}.bias is not None": True}.get(text)
+
+    def asks_for_odd(self, test: ast.expr) -> str:
+        """The input, where a condition is that it has no two halves; else ""."""
+        name, _, what = ast.unparse(test).removesuffix(" != 0").partition(".")
+        return name if what in _ODD and self.names.get(name) == INPUT else ""
 
     def asks_for_device(self, test: ast.expr) -> bool:
         """Whether a condition is for nothing but tensors of one kind of devices."""
@@ -278,7 +296,7 @@ _FORMULAS = {
     "sigmoid": ["1 / (1 + exp(-x))"],
     "silu": ["x * sigmoid(x)", "x / (1 + exp(-x))"],
 }
-_LINEAR = "linear(x, weight, bias)"
+_LINEARS = ["linear(x, weight, bias)", "linear(x, weight) + bias"]
 _NAMES = {
     **{name: getattr(torch, name) for name in "erf exp relu sigmoid tanh".split()},
     **{"softplus": F.softplus, "linear": F.linear, "sqrt": math.sqrt, "pi": math.pi},
@@ -297,7 +315,7 @@ def known_activation(value: Sum, input: Sum) -> tuple[str, list[float]] | None:
         case (((("activation", "sin", (omega,), ((factors, scale),)),), 1.0),) if ((factors, 1.0),) == input:
             return "sin", [omega * scale]
     for name, formulas in _FORMULAS.items():
-        if any(value == _evaluated(formula, input) for formula in formulas):
+        if any(_are_equal(value, _evaluated(formula, input)) for formula in formulas):
             return name, list(PARAMETERS[name].values())
     return None
 
@@ -313,7 +331,7 @@ def _gated(value: Sum) -> tuple[str, list[float], bool] | None:
                     ):
                         return name, list(params), bool(last)
         for name, formulas in _FORMULAS.items():
-            if any(value == _times(other, _evaluated(formula, gate)) for formula in formulas):
+            if any(_are_equal(value, _times(other, _evaluated(formula, gate))) for formula in formulas):
                 return name, list(PARAMETERS[name].values()), bool(last)
     return None
 
@@ -322,8 +340,10 @@ class Known(NamedTuple):
     """What the modules of a class are, as far as fastops has it."""
 
     is_linear: bool = False
+    adds_bias: bool = False  # to the product: under autocast, the sum is of another dtype
     activation: tuple[str, list[float]] | None = None
     gated: tuple[str, list[float], bool] | None = None  # its activation, and whether that is of the second half
+    uses: Uses = ()
 
 
 _NOTHING = Known()
@@ -337,7 +357,7 @@ def known_class(kind: type[nn.Module]) -> Known:
         if is_compiling():
             return _NOTHING
         known = _known[kind] = _read(kind)
-    return known
+    return known if are_same(known.uses) else _NOTHING
 
 
 def _read(kind: type[nn.Module]) -> Known:
@@ -352,13 +372,13 @@ def _read(kind: type[nn.Module]) -> Known:
         names = [argument.arg for argument in arguments.posonlyargs + arguments.args]
         if len(names) != 2 or arguments.vararg or arguments.kwonlyargs or arguments.kwarg:
             return _NOTHING
-        around = {**forward.__globals__, **inspect.getclosurevars(forward).nonlocals}
-        around |= dict.fromkeys(forward.__code__.co_varnames) | {names[1]: INPUT}
+        around = names_around(forward) | {names[1]: INPUT}
         values = [Evaluator(dict(around), names[0], has_bias).run(definition.body) or () for has_bias in (True, False)]
     except (Unreadable, ValueError, ArithmeticError):
         return _NOTHING
-    if values == [_evaluated(_LINEAR, INPUT), _evaluated(_LINEAR, INPUT, bias=())]:
-        known = Known(is_linear=True)
+    linears = [[_evaluated(formula, INPUT), _evaluated(formula, INPUT, bias=())] for formula in _LINEARS]
+    if values in linears:
+        known = Known(is_linear=True, adds_bias=values == linears[1])
     elif values[0] != values[1]:
         return _NOTHING
     elif activation := known_activation(values[0], INPUT):
@@ -368,4 +388,4 @@ def _read(kind: type[nn.Module]) -> Known:
     else:
         return _NOTHING
     know(kind, own_functions=True)
-    return known if knows(kind) else _NOTHING
+    return known._replace(uses=uses_within(forward)) if knows(kind) else _NOTHING

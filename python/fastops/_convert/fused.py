@@ -15,7 +15,6 @@ import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from .._resolve import TENSOR_METHODS
@@ -29,6 +28,7 @@ from .ops import (
     activation_of,
     does_nothing,
     drops,
+    is_autocast_on,
     is_linear,
     name_of,
     next_segment,
@@ -278,7 +278,7 @@ def _are_same(now: tuple[Any, ...] | None, before: tuple[Any, ...] | None) -> bo
 
 def _is_of_one_dtype(layers: Iterable[Any], input: Any) -> bool:
     """Whether nothing changes the input's dtype on the way through the layers."""
-    if not isinstance(input, Tensor) or torch.is_autocast_enabled(input.device.type):
+    if not isinstance(input, Tensor) or is_autocast_on(input.device):
         return False
     for step in layers:
         for layer in step[:3] if isinstance(step, Gate) else (step[0],) if isinstance(step, PackedGate) else (step,):

@@ -6,7 +6,6 @@ Known by what they compute, as are the classes that have no numbers (classes.py)
 from __future__ import annotations
 
 import ast
-import inspect
 import types
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ from torch.compiler import is_compiling
 from .._eager import uses_of
 from .classes import INPUT, Evaluator, known_activation
 from .formula import Unreadable
-from .source import definition_of
+from .source import Uses, are_same, definition_of, names_around, uses_within
 
 _Activation = tuple[str, list[float]] | None
 
@@ -26,7 +25,7 @@ class _Method(NamedTuple):
 
     code: types.CodeType
     definition: ast.FunctionDef
-    uses: tuple[tuple[types.ModuleType, str, Any], ...]  # what it calls
+    uses: Uses  # what it calls
     attributes: tuple[str, ...]  # of the module, that it depends on
     activations: dict[tuple[Any, ...], _Activation]  # for their values
 
@@ -72,11 +71,8 @@ def _known(function: Any) -> _Method | None:
 
 def _activation_of(function: Any, owner: Any) -> _Activation:
     known = _known(function)
-    if known is None or function.__code__ is not known.code:
+    if known is None or function.__code__ is not known.code or not are_same(known.uses):
         return None
-    for module, name, value in known.uses:
-        if getattr(module, name, None) is not value:
-            return None
     kind: Any = type(owner)
     values = tuple([owner.__dict__.get(name) for name in known.attributes])
     for name, value in zip(known.attributes, values, strict=True):
@@ -108,14 +104,13 @@ def _read(function: Any) -> _Method | None:
         for node in ast.walk(definition)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == names[0]
     }
-    return _Method(function.__code__, definition, uses, tuple(attributes), {})
+    return _Method(function.__code__, definition, uses + uses_within(function), tuple(attributes), {})
 
 
 def _computed(function: types.FunctionType, known: _Method, values: tuple[Any, ...]) -> _Activation:
     own, input = (argument.arg for argument in known.definition.args.posonlyargs + known.definition.args.args)
     try:
-        around = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
-        around |= dict.fromkeys(function.__code__.co_varnames) | {input: INPUT}
+        around = names_around(function) | {input: INPUT}
         evaluator = Evaluator(around, own, attributes=dict(zip(known.attributes, values, strict=True)))
         return known_activation(evaluator.run(known.definition.body) or (), INPUT)
     except (Unreadable, ValueError, ArithmeticError):

@@ -226,12 +226,22 @@ def is_linear(layer: Any) -> bool:
         return is_product and all(value is None or is_plain_tensor(value) for value in values.values())
     if type(layer) is nn.Linear or not isinstance(layer, nn.Module):
         return is_plain_linear(layer)
-    return known_class(type(layer)).is_linear and is_untouched(layer) and _has_plain_parameters(layer)
+    known = known_class(type(layer))
+    return known.is_linear and is_untouched(layer) and _has_plain_parameters(layer, known.adds_bias)
 
 
-def _has_plain_parameters(layer: nn.Module) -> bool:
+def _has_plain_parameters(layer: nn.Module, adds_bias: bool) -> bool:
+    weight = layer._parameters.get("weight")
     bias = layer._parameters.get("bias", layer.__dict__.get("bias"))
-    return is_plain_tensor(layer._parameters.get("weight")) and (bias is None or is_plain_tensor(bias))
+    if weight is None or not is_plain_tensor(weight):
+        return False
+    is_cast = adds_bias and is_autocast_on(weight.device)  # the product, but not the sum
+    return bias is None or (is_plain_tensor(bias) and not is_cast)
+
+
+def is_autocast_on(device: torch.device) -> bool:
+    """Whether autocast is on for a device; of some, such as meta, PyTorch must not be asked."""
+    return torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
 
 
 def weight_and_bias(layer: Any) -> tuple[Tensor, Tensor | None]:

@@ -344,22 +344,17 @@ def _module_of(activation: str, params: tuple[float, ...]) -> nn.Module:
 
 
 def one_by_one(everything: list[Any], input: Any) -> Any:
-    """The same, looking at every layer."""
+    """The same, looking at every layer. What does nothing is left out by the ops only: it may make a new tensor."""
     kept = [i for i, layer in enumerate(everything) if not does_nothing(layer)]
     layers = [everything[i] for i in kept]
     done = position = 0  # how many of everything, and of what is kept
     while done < len(everything):
-        if not is_plain_tensor(input):  # which may want to see even what does nothing
-            position += done in kept
-            input = everything[done](input)
-            done += 1
-            continue
-        if position == len(layers):
-            break
-        segment = next_segment(layers, position)
-        end = segment.end if segment else position + 1
-        input = _compute(segment, layers[position:end], input)
-        position, done = end, kept[end - 1] + 1
+        is_kept = done in kept
+        segment = next_segment(layers, position) if is_kept and is_plain_tensor(input) else None
+        position = segment.end if segment else position + is_kept
+        end = kept[position - 1] + 1 if segment else done + 1
+        input = _compute(segment, everything[done:end], input)
+        done = end
     return input
 
 

@@ -97,6 +97,8 @@ def find_segments(module: nn.Module, choose: Callable[[list[Any]], Choice]) -> S
             definition = definition_of(method)
         except Unreadable:
             continue
+        if not _SEE_VARIABLES.isdisjoint(loads_of(definition)):
+            continue
         resolver = _Resolver(module, method)
         rewriter = _Rewriter(definition, method.__code__, functools.partial(_chosen, resolver, choose))
         changed = rewriter.rewritten()
@@ -105,6 +107,9 @@ def find_segments(module: nn.Module, choose: Callable[[list[Any]], Choice]) -> S
         if is_local and any(rewriter.choices):
             found.append(Method(name, ast.unparse(definition), tuple(rewriter.choices)))
     return Segments(tuple(found)) if found else None
+
+
+_SEE_VARIABLES = {"dir", "eval", "exec", "locals", "vars"}  # which the new method has more or fewer of
 
 
 def variables_of(definition: ast.FunctionDef) -> set[str]:
@@ -179,6 +184,8 @@ def rewritten(
 def _with(function: types.FunctionType, code: types.CodeType, closure: Any) -> types.FunctionType:
     """A function with another code and closure."""
     result = types.FunctionType(code, function.__globals__, function.__name__, function.__defaults__, closure)
+    functools.update_wrapper(result, function)
+    result.__dict__ = function.__dict__  # in place of __wrapped__
     result.__kwdefaults__ = function.__kwdefaults__
     return result
 
@@ -199,14 +206,16 @@ class _Rewriter(ast.NodeTransformer):
 
     def __init__(self, definition: ast.FunctionDef, code: types.CodeType, choose: Choose) -> None:
         self.definition = copy.deepcopy(definition)
-        self.shared = {*code.co_cellvars, *code.co_freevars}
-        self.has_loops = any(isinstance(node, (ast.For, ast.While)) for node in ast.walk(definition))
+        nodes, names = [*ast.walk(definition)], names_in(definition)
+        globals_ = {name for node in nodes if isinstance(node, ast.Global) for name in node.names}
+        self.shared = {*code.co_cellvars, *code.co_freevars, *globals_}
+        self.has_loops = any(isinstance(node, (ast.For, ast.While)) for node in nodes)
+        changed = {node.target for node in nodes if isinstance(node, ast.AugAssign)}  # `x += y` reads x
         self.last_loads: dict[str, tuple[int, int]] = {}
-        for node in names_in(definition):
-            if isinstance(node.ctx, ast.Load):
+        for node in names:
+            if isinstance(node.ctx, (ast.Load, ast.Del)) or node in changed:
                 place = node.lineno, node.col_offset
                 self.last_loads[node.id] = max(place, self.last_loads.get(node.id, place))
-        names = names_in(definition)
         loads = collections.Counter(node.id for node in names if isinstance(node.ctx, ast.Load))
         stores = collections.Counter(node.id for node in names if not isinstance(node.ctx, ast.Load))
         self.counts: dict[str, tuple[int, int]] = {name: (loads[name], stores[name]) for name in loads | stores}

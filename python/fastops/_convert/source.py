@@ -1,4 +1,4 @@
-"""The source of methods and functions, if it is what was compiled, and the attributes that it names."""
+"""The source of methods and functions, if it is what was compiled, and what it names."""
 
 from __future__ import annotations
 import __future__
@@ -74,6 +74,35 @@ def _definition(code: types.CodeType, filename: str, owner: str) -> ast.Function
             if isinstance(name, str) and name.startswith("__") and not name.endswith("__") and owner.strip("_"):
                 setattr(node, field, f"_{owner.lstrip('_')}{name}")
     return parsed
+
+
+def names_around(function: types.FunctionType) -> dict[str, Any]:
+    """What names mean in a function: nothing if they are its own, or in a closure, where they may change."""
+    code = function.__code__
+    return {**function.__globals__, **dict.fromkeys((*code.co_varnames, *code.co_cellvars, *code.co_freevars))}
+
+
+Uses = tuple[tuple[types.ModuleType, str, Any], ...]
+
+
+def uses_within(function: types.FunctionType) -> Uses:
+    """What a function looks up in modules of modules, as in ``torch.nn.functional.relu``; the rest is ``uses_of``."""
+    names = function.__code__.co_names
+    outer = [value for name in names if isinstance(value := function.__globals__.get(name), types.ModuleType)]
+    modules, uses = [*outer], []
+    for module in modules:  # which become more
+        found = [(module, name, vars(module)[name]) for name in names if name in vars(module)]
+        modules += [value for *_, value in found if isinstance(value, types.ModuleType) and value not in modules]
+        uses += found if module not in outer else []
+    return tuple(uses)
+
+
+def are_same(uses: Uses) -> bool:
+    """Whether all of it is still there."""
+    for module, name, value in uses:  # noqa: SIM110  (torch.compile follows a loop better)
+        if getattr(module, name, None) is not value:
+            return False
+    return True
 
 
 def is_source_of(definition: ast.FunctionDef, code: types.CodeType) -> bool:

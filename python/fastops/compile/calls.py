@@ -94,12 +94,21 @@ def call_of(node: fx.Node) -> Call | None:
         return None
     arguments, keywords = node.args, dict(node.kwargs)
     if name in _PARAMETERS:
-        names = [*_PARAMETERS[name], "inplace"]
+        names = _parameters(name, node.target)
         if len(arguments) > 1 + len(names):
             return None
         keywords |= zip(names, arguments[1:], strict=False)
         arguments = arguments[:1]
     return Call(name, arguments, keywords, keywords.pop("inplace", False) is not False or in_place)
+
+
+def _parameters(name: str, target: Any) -> list[str]:
+    """What a function takes by position after the tensor: ``aten.elu`` more than ``elu``."""
+    overload = getattr(target, "default", None) if isinstance(target, OpOverloadPacket) else target
+    if not isinstance(overload, OpOverload):
+        return [*_PARAMETERS[name], "inplace"]
+    names = [argument.name for argument in overload._schema.arguments[1:] if not argument.kwarg_only]
+    return ["training" if name == "train" else name for name in names]
 
 
 def written(node: fx.Node) -> list[fx.Node]:

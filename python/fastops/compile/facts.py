@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, fx
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from .._convert.ops import is_autocast_on
 from .._eager import DTYPES
 from .._resolve import PARAMETERS
 from .._torch_internal import FakeTensor
@@ -58,7 +59,7 @@ class Facts:
             return f"it is of {value.dtype}"
         if storage_of(node) in self._written:
             return "it is changed in place"
-        if node in self._in_region or torch.is_autocast_enabled(value.device.type):
+        if node in self._in_region or is_autocast_on(value.device):
             return "it is under autocast or a transform of torch.func"
         return None
 

@@ -64,6 +64,10 @@ FORMULAS: dict[str, Sequence[Callable[..., Any]]] = {
 }
 
 
+# What ``aten.elu`` is called with for it: alpha, scale and input_scale.
+_SELU = (1.6732632423543772, 1.0507009873554805, 1)
+
+
 class Activation(NamedTuple):
     """One of fastops' activations, with the values of its parameters."""
 
@@ -130,11 +134,19 @@ def apply(call: Call, value_of: Callable[[Any], Polynomial | None]) -> Polynomia
     if name in PARAMETERS:
         if name == "gelu" and keywords.pop("approximate", "none") == "tanh":
             name = "gelu_tanh"
+        elif name == "elu":
+            scales = keywords.pop("scale", 1), keywords.pop("input_scale", 1)
+            if (keywords.get("alpha"), *scales) == _SELU:
+                name, keywords = "selu", {}
+            elif scales != (1, 1):
+                return None
         arguments += [keywords.pop(parameter, default) for parameter, default in PARAMETERS[name].items()]
     elif name == "clamp":
         arguments += [keywords.pop(bound, None) for bound in ("min", "max")][len(arguments) - 1 :]
     elif name not in ELEMENTWISE:
         return None
+    elif name in ("add", "sub", "rsub") and "alpha" in keywords:
+        arguments.append(keywords.pop("alpha"))
     values = [value(argument) for argument in arguments]
     if keywords or any(value is None for value in values):
         return None
@@ -151,8 +163,9 @@ def _quotient(a: Polynomial, b: Polynomial) -> Polynomial:
     return a.scaled(1 / b.constant) if b.constant else a * Polynomial.function("reciprocal", b)
 
 
+_ONE = Polynomial.number(1)
 _RULES: dict[str, Callable[..., Polynomial]] = {
-    "add": lambda a, b: a + b,
+    "add": lambda a, b, alpha=_ONE: a + alpha * b,
     "div": _quotient,
     "identity": lambda a: a,
     "lt": lambda a, b: Polynomial.function("gt", b, a),
@@ -160,7 +173,7 @@ _RULES: dict[str, Callable[..., Polynomial]] = {
     "neg": lambda a: a.scaled(-1),
     "pow": _power,
     "reciprocal": lambda a: _quotient(Polynomial.number(1), a),
-    "rsub": lambda a, b: b + a.scaled(-1),
+    "rsub": lambda a, b, alpha=_ONE: b + alpha * a.scaled(-1),
     "square": lambda a: a * a,
-    "sub": lambda a, b: a + b.scaled(-1),
+    "sub": lambda a, b, alpha=_ONE: a + alpha * b.scaled(-1),
 }

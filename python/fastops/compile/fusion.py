@@ -172,7 +172,7 @@ class _Fusion:
             (gated, inside | {base}) for base, inside in same for gated in self.patterns.gated(base)
         ):
             gate, up = (self._plain_linear(node) for node in (gated.gate, gated.up))
-            if not gate or not up or gate.linear.input is not up.linear.input:
+            if gated.packed or not gate or not up or gate.linear.input is not up.linear.input:
                 continue
             inside = down.inside | between | gated.inside | gate.inside | up.inside | {hidden, gated.gate, gated.up}
             weights, biases = zip(*((layer.weight, layer.linear.bias) for layer in (gate, up, down)), strict=True)
