@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import re
 import unittest
 from collections.abc import Callable
@@ -78,6 +79,17 @@ def test_options_of_the_build() -> None:
         r"set\((FASTOPS_\w+) [^)]*CACHE (?!INTERNAL)", *files
     )
     assert table("reference/environment.md", "option") == options
+
+
+def test_formulas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page of the activations can show each formula."""
+    monkeypatch.syspath_prepend(DOCS / "_ext")
+    latex = importlib.import_module("formulas").latex
+    for activation in fastops._C.activations():
+        assert latex(activation["formula"])
+    assert latex("x if x > 0 else alpha * sin(omega * x)") == (
+        r"\begin{cases}x & \text{if } x > 0 \\ \alpha \, \sin\left(\omega \, x\right) & \text{else}\end{cases}"
+    )
 
 
 def test_headers() -> None:

@@ -80,7 +80,7 @@ class {class_name}(nn.Module):
 
 # Where PyTorch has the activation under another name, or not at all.
 SOURCES = {
-    "gelu": 'As ``torch.nn.functional.gelu`` with ``approximate="none"``; :func:`gelu_tanh` is that with ``"tanh"``.',
+    "gelu": 'As ``torch.nn.functional.gelu`` with ``approximate="none"``; for ``"tanh"`` there is ``gelu_tanh``.',
     "gelu_tanh": 'As ``torch.nn.functional.gelu`` with ``approximate="tanh"``.',
     "identity": "A copy of the input; as ``torch.nn.Identity``.",
     "quick_gelu": "The sigmoid approximation of Hendrycks and Gimpel, Gaussian Error Linear Units, 2016.",

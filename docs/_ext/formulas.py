@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 
-_GREEK = {"alpha": r"\alpha", "beta": r"\beta", "lambd": r"\lambda", "sigmoid": r"\sigma", "Phi": r"\Phi", "pi": r"\pi"}
+_GREEK = {"lambd": r"\lambda", "sigmoid": r"\sigma"} | {
+    name: rf"\{name}" for name in ("alpha", "beta", "omega", "Phi", "pi")
+}
 _COMPARISONS = {ast.Gt: ">", ast.Lt: "<", ast.LtE: r"\le", ast.GtE: r"\ge"}
 _SUM, _PRODUCT, _POWER = 1, 2, 3  # how tightly an operator binds
 
@@ -64,7 +66,7 @@ def _call(name: str, arguments: list[ast.expr]) -> str:
             return rf"\sqrt{{{inner[0]}}}"
         case "abs":
             return rf"\left|{inner[0]}\right|"
-        case "min" | "max" | "log" | "tanh":
+        case "min" | "max" | "log" | "sin" | "tanh":
             return rf"\{name}\left({', '.join(inner)}\right)"
     return rf"{_GREEK[name]}\left({', '.join(inner)}\right)"
 
