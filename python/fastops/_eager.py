@@ -36,11 +36,15 @@ _PLAIN_TENSORS = (Tensor, nn.Parameter, FakeTensor, FunctionalTensor)
 _CALL = nn.Module.__call__
 
 
+# What a function looks up in Python modules: the module, the name, and what was there.
+Uses = tuple[tuple[ModuleType, str, Any], ...]
+
+
 class _Class(NamedTuple):
     """What calling a module of some class comes to: its ``forward``, and what that looks up in which Python module."""
 
     forward: Any
-    uses: tuple[tuple[ModuleType, str, Any], ...]
+    uses: Uses
 
 
 _classes: dict[type[nn.Module], _Class] = {}
@@ -67,7 +71,7 @@ def know(
         _C.add_plain_class(kind, forward, list(uses), activation, list(parameters))
 
 
-def uses_of(function: Any, module: str | None = None) -> tuple[tuple[ModuleType, str, Any], ...] | None:
+def uses_of(function: Any, module: str | None = None) -> Uses | None:
     """What a function of a module finds there by name, and what of that in other modules; None of another module's."""
     home = sys.modules.get(module or getattr(function, "__module__", None) or "")
     if home is None or not isinstance(function, FunctionType) or function.__globals__ is not vars(home):
@@ -84,6 +88,14 @@ def uses_of(function: Any, module: str | None = None) -> tuple[tuple[ModuleType,
     return tuple(uses)
 
 
+def are_same(uses: Uses) -> bool:
+    """Whether all of it is still there."""
+    for module, name, value in uses:  # noqa: SIM110  (torch.compile follows a loop better)
+        if getattr(module, name, None) is not value:
+            return False
+    return True
+
+
 def knows(kind: type[nn.Module]) -> bool:
     """Whether a class was not changed yet when :func:`know` was called."""
     return kind in _classes
@@ -96,6 +108,11 @@ if _are_known:
     _C.initialize_plain(module_call, _global_hooks)
 for _kind in (nn.Linear, nn.LayerNorm, nn.RMSNorm, nn.Dropout):
     know(_kind)
+
+
+def is_autocast_on(device: torch.device) -> bool:
+    """Whether autocast is on for a device; of some, such as meta, PyTorch must not be asked."""
+    return torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
 
 
 def is_plain_eager(input: Tensor) -> bool:
@@ -162,14 +179,19 @@ def _wrong_kind(owner: str, argument: str, needed: str, value: object) -> TypeEr
     return TypeError(f"fastops.{owner}: {argument} must be {needed}, but is a {type(value).__qualname__}")
 
 
+def has_hooks(module: nn.Module) -> bool:
+    """Whether somebody is to be called when the module is, or when its gradients are there."""
+    return bool(
+        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    )
+
+
 def is_untouched(module: nn.Module) -> bool:
     """Whether calling the module does no more than its class says, and that what torch.nn says of the class."""
     own, kind = module.__dict__, type(module)
     return (
         not ("forward" in own or "_call_impl" in own or "_compiled_call_impl" in own)
-        and not (
-            module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
-        )
+        and not has_hooks(module)
         and not has_any_global_hook()
         and _is_unchanged(kind)
     )
@@ -182,12 +204,7 @@ def _is_unchanged(kind: type[nn.Module]) -> bool:
     known = _classes.get(kind)
     if known is None:
         return True
-    if kind.forward is not known.forward:
-        return False
-    for module, name, value in known.uses:  # noqa: SIM110  (torch.compile follows a loop better)
-        if getattr(module, name, None) is not value:
-            return False
-    return True
+    return kind.forward is known.forward and are_same(known.uses)
 
 
 def is_recorded(kind: type[nn.Module]) -> bool:

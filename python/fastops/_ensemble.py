@@ -13,7 +13,7 @@ from torch.compiler import is_compiling
 
 from . import _C, functional
 from ._eager import check_tensor, know
-from ._network import Network, as_network, check_form, has_hooks, sizes_of
+from ._network import Network, as_network, check_form, does_more, sizes_of
 from ._perceptron import Perceptron
 from ._resolve import Activation, as_module, resolve
 
@@ -263,7 +263,7 @@ def _form_of(i: int, module: nn.Sequential) -> list[Any]:
     if isinstance(module, Perceptron) and module.residual:
         raise ValueError(f"fastops.nn.{owner}residual=True: an ensemble has no residual connections")
     for name, inner in module._modules.items():
-        if inner is not None and has_hooks(inner):
+        if inner is not None and does_more(inner):
             raise ValueError(f"fastops.nn.{owner}module {name}: it has hooks, which an ensemble would not call")
         if isinstance(inner, (nn.Dropout, nn.LayerNorm, nn.RMSNorm)):
             raise ValueError(f"fastops.nn.{owner}module {name}: an ensemble has no dropout and no norms")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ._eager import check_tensor, is_off, is_plain_dropout, is_plain_linear, is_plain_tensor, plain_norm
+from ._eager import check_tensor, has_hooks, is_off, is_plain_dropout, is_plain_linear, is_plain_tensor, plain_norm
 from ._resolve import PARAMETERS, as_module, find, plain_activation
 from ._steps import TENSORS, dropout_seed
 
@@ -195,15 +195,9 @@ def sizes_of(owner: str, hidden_features: Any) -> list[int]:
         ) from None
 
 
-def has_hooks(module: nn.Module) -> bool:
-    """Whether somebody is to be called when the module is, or it has a ``forward`` that is not its class's."""
-    hooks = (
-        module._forward_hooks,
-        module._forward_pre_hooks,
-        module._backward_hooks,
-        module._backward_pre_hooks,
-    )
-    return any(hooks) or "forward" in module.__dict__
+def does_more(module: nn.Module) -> bool:
+    """Whether calling the module does more than its class says: hooks, or a ``forward`` of its own."""
+    return has_hooks(module) or "forward" in module.__dict__
 
 
 def check_dropout(owner: str, dropout: float) -> None:
@@ -222,7 +216,7 @@ def check_form(sequential: nn.Sequential, owner: str) -> None:
     kind = getattr(type(sequential), "_fastops_original", type(sequential))  # of what is converted
     if not kind.forward.__module__.startswith(("torch.nn.", "fastops.")):
         raise ValueError(f"fastops.nn.{owner}{kind.__qualname__} has a forward of its own, which is no Sequential's")
-    if has_hooks(sequential):
+    if does_more(sequential):
         raise ValueError(f"fastops.nn.{owner}it has hooks or a forward of its own, which would not be called")
     has_linear = has_any = False
     for position, module in sequential._modules.items():  # not named_children, which skips repetitions

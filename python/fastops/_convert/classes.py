@@ -22,10 +22,10 @@ import torch.nn.functional as F
 from torch import nn
 from torch.compiler import is_compiling
 
-from .._eager import know, knows
+from .._eager import Uses, are_same, know, knows
 from .._resolve import PARAMETERS, TENSOR_METHODS, find
 from .formula import Unreadable
-from .source import Uses, are_same, definition_of, names_around, uses_within
+from .source import definition_of, names_around, uses_within
 
 # A sum of products: the factors of each, in order, and its number.
 Sum = tuple[tuple[tuple[Any, ...], float], ...]

@@ -17,6 +17,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from .._eager import is_autocast_on
 from .._resolve import TENSOR_METHODS
 from .chains import bind
 from .conditions import Length
@@ -28,7 +29,6 @@ from .ops import (
     activation_of,
     does_nothing,
     drops,
-    is_autocast_on,
     is_linear,
     name_of,
     next_segment,

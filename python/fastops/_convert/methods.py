@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 from torch import nn
 from torch.compiler import is_compiling
 
-from .._eager import uses_of
+from .._eager import Uses, are_same, uses_of
 from .classes import INPUT, Evaluator, known_activation
 from .formula import Unreadable
-from .source import Uses, are_same, definition_of, names_around, uses_within
+from .source import definition_of, names_around, uses_within
 
 _Activation = tuple[str, list[float]] | None
 

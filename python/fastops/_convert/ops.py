@@ -12,7 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from .. import _C, functional
-from .._eager import is_norm_class, is_plain_eager, is_plain_linear, is_plain_tensor, is_untouched, plain_norm
+from .._eager import (
+    is_autocast_on,
+    is_norm_class,
+    is_plain_eager,
+    is_plain_linear,
+    is_plain_tensor,
+    is_untouched,
+    plain_norm,
+)
 from .._network import as_steps
 from .._resolve import find
 from .classes import known_class
@@ -237,11 +245,6 @@ def _has_plain_parameters(layer: nn.Module, adds_bias: bool) -> bool:
         return False
     is_cast = adds_bias and is_autocast_on(weight.device)  # the product, but not the sum
     return bias is None or (is_plain_tensor(bias) and not is_cast)
-
-
-def is_autocast_on(device: torch.device) -> bool:
-    """Whether autocast is on for a device; of some, such as meta, PyTorch must not be asked."""
-    return torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
 
 
 def weight_and_bias(layer: Any) -> tuple[Tensor, Tensor | None]:

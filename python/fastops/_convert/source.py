@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import nn
 
+from .._eager import Uses
 from .formula import Unreadable
 
 
@@ -82,9 +83,6 @@ def names_around(function: types.FunctionType) -> dict[str, Any]:
     return {**function.__globals__, **dict.fromkeys((*code.co_varnames, *code.co_cellvars, *code.co_freevars))}
 
 
-Uses = tuple[tuple[types.ModuleType, str, Any], ...]
-
-
 def uses_within(function: types.FunctionType) -> Uses:
     """What a function looks up in modules of modules, as in ``torch.nn.functional.relu``; the rest is ``uses_of``."""
     names = function.__code__.co_names
@@ -95,14 +93,6 @@ def uses_within(function: types.FunctionType) -> Uses:
         modules += [value for *_, value in found if isinstance(value, types.ModuleType) and value not in modules]
         uses += found if module not in outer else []
     return tuple(uses)
-
-
-def are_same(uses: Uses) -> bool:
-    """Whether all of it is still there."""
-    for module, name, value in uses:  # noqa: SIM110  (torch.compile follows a loop better)
-        if getattr(module, name, None) is not value:
-            return False
-    return True
 
 
 def is_source_of(definition: ast.FunctionDef, code: types.CodeType) -> bool:

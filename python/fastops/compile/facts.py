@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, fx
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from .._convert.ops import is_autocast_on
-from .._eager import DTYPES
+from .._eager import DTYPES, is_autocast_on
 from .._resolve import PARAMETERS
 from .._torch_internal import FakeTensor
 from .calls import ELEMENTWISE, FRESH, call_of, written
