@@ -145,6 +145,24 @@ def test_fourth_derivative_of_activation(name: str, device: Any) -> None:
     close(nested_gradient(getattr(ops, name), x, 4), nested_gradient(activation(name), x, 4))
 
 
+@each_activation
+def test_jagged(name: str, device: Any) -> None:
+    """Derivatives of nested tensors with torch.jagged, up to an order without kernels, and of the op in place."""
+    if device.type not in ("cpu", "cuda"):
+        pytest.skip("PyTorch has nested tensors on CPU and CUDA alone")
+    op, op_ = getattr(ops, name), getattr(ops, f"{name}_")
+    generator = torch.Generator().manual_seed(1)
+    rows = [torch.randn(size, 4, generator=generator, dtype=torch.float64).to(device, WIDEST) for size in (2, 3)]
+    x = torch.nested.nested_tensor(rows, layout=torch.jagged, requires_grad=True)
+    dense = torch.cat(rows).requires_grad_()
+    for f in (op, lambda t: op_(t * 1)):
+        value, expected = f(x) ** 3, op(dense) ** 3
+        for _ in range(4):
+            close(value.values(), expected)
+            (value,) = torch.autograd.grad((value * x).values().sum(), x, create_graph=True)
+            (expected,) = torch.autograd.grad((expected * dense).sum(), dense, create_graph=True)
+
+
 def nested_gradient(function: Any, x: Tensor, order: int) -> Tensor:
     """A derivative of the given order of a non-linear function of function(x)."""
     value = function(x) ** 3

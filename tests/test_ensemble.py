@@ -1,6 +1,7 @@
 """Ensembles: mlp and mlp_jet with the parameters of several networks, and fastops.nn.EnsembleMLP."""
 
 import itertools
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -252,6 +253,18 @@ def test_from_modules_copies():
     with torch.no_grad():
         ensemble[0].weight.zero_()
     assert torch.equal(members[0][0].weight, before)
+    for member in ensemble.to_modules():
+        assert [p.requires_grad for p in member.parameters()] == [True, False, True, True]
+    assert not ensemble.checkpoint
+    assert fastops.nn.EnsembleMLP.from_modules([fastops.nn.MLP(2, 3, checkpoint=True)]).checkpoint
+
+
+def test_where_people_have_them_from():
+    """Pickles look there, too."""
+    for kind in (fastops.nn.EnsembleMLP, fastops.nn.EnsembleLinear):
+        assert kind.__module__ == "fastops.nn"
+    ensemble = pickle.loads(pickle.dumps(fastops.nn.EnsembleMLP(2, 3, 4)))
+    assert "Fastops" in ensemble(torch.randn(2, 5, 3)).grad_fn.name()
 
 
 @pytest.mark.parametrize(
@@ -261,6 +274,10 @@ def test_from_modules_copies():
         ([nn.Sequential(nn.Linear(2, 3)), nn.Sequential(nn.Linear(2, 4))], r"modules\[1\] has other layers"),
         ([nn.Sequential(nn.Linear(2, 3), nn.ReLU()), nn.Sequential(nn.Linear(2, 3), nn.Tanh())], r"modules\[1\] has"),
         ([nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Dropout(0.1), nn.Linear(3, 1))], r"modules\[0\], module 2: an"),
+        (
+            [nn.Sequential(nn.Linear(2, 3)), nn.Sequential(nn.Linear(2, 3)).requires_grad_(False)],
+            r"modules\[1\] .*trained",
+        ),
         ([nn.Sequential(nn.ReLU())], r"modules\[0\], module 0: expected torch.nn.Linear.* is ReLU"),
     ],
 )

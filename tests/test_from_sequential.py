@@ -209,6 +209,14 @@ def test_more_than_its_modules(make: Any, text: str) -> None:
         EnsembleMLP.from_modules([make()])
 
 
+def test_modes_of_the_modules_are_kept() -> None:
+    """As they are the same modules: one that is in evaluation stays there."""
+    sequential = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Dropout(), nn.Linear(5, 3))
+    sequential[2].eval()
+    mlp = MLP.from_sequential(sequential)
+    assert mlp.training and [module.training for module in mlp] == [True, True, False, True]
+
+
 def test_mlp_of_mlp(device: Any) -> None:
     """An MLP's residual connection and checkpointing are taken over, and an ensemble refuses what it has not."""
     model = MLP(4, 5, residual=True, checkpoint=True, device=device, dtype=WIDEST)

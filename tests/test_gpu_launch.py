@@ -148,9 +148,12 @@ def test_launches(call, kernels, runtime):
         assert launch.shared <= 48 * 1024
 
 
-@pytest.mark.parametrize("columns", [12_000, 50_000, 60_000])
+@pytest.mark.parametrize("columns", [12_000, 20_000, 50_000, 60_000])
 def test_wide_rows(columns, runtime):
-    """Rows that need more shared memory than every GPU has are one kernel where the device has it: CUDA's stand-in."""
+    """Rows that need more shared memory than every GPU has are one kernel where the device has it: CUDA's stand-in.
+
+    Which refuses a kernel that is allowed another amount than before: with other threads, between that and a launch.
+    """
     ops.sequential(matrix(3, columns), [], "gelu dropout", [0.5], torch.empty((), dtype=torch.int64, device="hostmem"))
     launched = launches(runtime)
     if "cuda" in fastops.__path__[0] and columns <= 50_000:
@@ -279,6 +282,14 @@ def test_sums_by_themselves_are_pytorchs(runtime):
     x = matrix(9000, 6)
     ops.bias_act_backward(x, x, None, "identity", [], False, [False, True])
     assert launches(runtime) == []
+
+
+def test_gradient_without_sums_is_the_activations(runtime):
+    """Elements by themselves, in packets whatever the columns are."""
+    x = matrix(9, 7)
+    for bias, kernel in ((None, "transform_row"), (torch.empty(7, device="hostmem"), "backward")):
+        ops.bias_act_backward(x, x, bias, "gelu", [], False, [True, False])
+        assert [launch.kernel for launch in launches(runtime)] == [kernel]
 
 
 def test_nothing_to_do(runtime):

@@ -294,6 +294,15 @@ def test_torch_for_other_gpus(run: Run) -> None:
         ("sm_121", "compute_120", True),
         ("sm_130", "compute_120", True),
         ("sm_110", "compute_120", False),
+        ("sm_90", "sm_90a", True),
+        ("sm_103", "sm_100a", False),
+        ("sm_103", "sm_100f", True),
+        ("sm_100", "sm_103f", False),
+        ("sm_110", "sm_100f", False),
+        ("sm_90", "compute_90a", True),
+        ("sm_100", "compute_90a", False),
+        ("sm_103", "compute_100f", True),
+        ("sm_120", "compute_100f", False),
     ],
 )
 def test_which_code_runs(gpu: str, code: str, runs: bool) -> None:

@@ -138,6 +138,14 @@ def test_unknown_activation(make: Any) -> None:
         make(6, 3, activation=None)
 
 
+@pytest.mark.parametrize("norm", ["batch", [1], 2])
+@pytest.mark.parametrize("make", [MLP, GatedMLP])
+def test_bad_norm(norm: Any, make: Any) -> None:
+    """There are two."""
+    with pytest.raises(ValueError, match="norm must be 'layer', 'rms' or None, but is "):
+        make(6, 8, norm=norm)
+
+
 @pytest.mark.parametrize("dropout", [-0.1, 1.5, float("nan")])
 def test_bad_dropout(dropout: float) -> None:
     """A probability lies between 0 and 1."""
@@ -204,6 +212,34 @@ def test_dropout_of_a_gated_block(device: Any) -> None:
     state = torch.get_rng_state()
     block.eval()(x)
     assert torch.equal(torch.get_rng_state(), state)  # nothing is drawn
+
+
+def test_changed_gated_block(device: Any) -> None:
+    """Norm and dropout may be replaced or taken out, as all modules may; then it computes what they do."""
+    block = seeded(lambda: GatedMLP(6, 8, norm="rms", dropout=0.4, residual=True), device)
+    plain = GatedMLP(6, 8, residual=True).to(device, WIDEST)
+    x = batch(device)
+    block.norm, block.drop = None, nn.Identity()
+    plain.load_state_dict(block.state_dict())
+    close(block(x), plain(x))
+    block.drop = None
+    close(block(x), plain(x))
+    close(torch.jit.script(block)(x), plain(x))
+    block.act_fn.register_forward_hook(lambda *_: None)
+    close(block(x), plain(x))
+    with pytest.raises(ValueError, match="at least 1 dim"):  # of torch.nn's norm, which has none to work on
+        GatedMLP(6, 8, norm="rms")(torch.tensor(1.0))
+
+
+@pytest.mark.parametrize("p", [0, 0.0, False])
+def test_dropout_of_nothing(p: Any, device: Any) -> None:
+    """Draws nothing."""
+    mlp = MLP(6, 8, 3, dropout=0.5, device=device, dtype=WIDEST).train()
+    mlp[2].p = p
+    state = torch.get_rng_state()
+    x = batch(device)
+    close(mlp(x), mlp[3](mlp[1](mlp[0](x))))
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_dropout_of_everything(device: Any) -> None:

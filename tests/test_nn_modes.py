@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import pickle
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
 import fastops.nn
 from fastops.nn import MLP, GatedMLP, LinearAct
@@ -173,6 +175,43 @@ def test_checkpoint(kind: str, use_reentrant: bool, device: Any) -> None:
         value = run(inputs)
         (value**2).sum().backward()
         results.append([value, inputs.grad, *[parameter.grad for parameter in module.parameters()]])
+    close(*results)
+
+
+def remove_hook(module: nn.Module, handle: Any) -> None:
+    """Takes away what was there in the forward pass."""
+    handle.remove()
+
+
+def add_hook(module: nn.Module, handle: Any) -> None:
+    """A hook that was not there in the forward pass."""
+    next(layer for layer in module.modules() if isinstance(layer, nn.Linear)).register_forward_hook(lambda *_: None)
+
+
+@pytest.mark.parametrize("change", [None, remove_hook, add_hook])
+@pytest.mark.parametrize(
+    "kind", ["MLP", "MLP with dropout", "MLP with norms", "MLP with residual", "GatedMLP", "GatedMLP with norm"]
+)
+def test_own_checkpoint_with_other_hooks(kind: str, change: Any, device: Any) -> None:
+    """The backward pass computes again what the forward pass did, though its hooks, or a mode, are others."""
+    module = seeded(MODULES[kind], device).train()
+    x = batch(device)
+    parameters = list(module.parameters())
+    results = []
+    for module.checkpoint in (False, True):
+        handle = None
+        if change is remove_hook:
+            layer = next(layer for layer in module.modules() if isinstance(layer, nn.Linear))
+            handle = layer.register_forward_hook(lambda *_: None)
+        torch.manual_seed(8)
+        inputs = x.clone().requires_grad_()
+        with FlopCounterMode(display=False) if change is None else contextlib.nullcontext():
+            value = module(inputs)
+        if change is not None:
+            change(module, handle)
+        results.append([value, *torch.autograd.grad((value**2).sum(), [inputs, *parameters])])
+        for layer in module.modules():
+            layer._forward_hooks.clear()
     close(*results)
 
 

@@ -238,6 +238,38 @@ def test_changed_layers(change: Callable[[nn.Linear], None], kind: str, device: 
     close(ours(x), reference(x))
 
 
+def as_attribute(module: nn.Module, name: str, value: Tensor | None) -> None:
+    """As FSDP leaves parameters while they are gathered."""
+    delattr(module, name)
+    setattr(module, name, value)
+
+
+def as_buffer(module: nn.Module, name: str, value: Tensor | None) -> None:
+    """As frozen parameters are."""
+    delattr(module, name)
+    module.register_buffer(name, value)
+
+
+@pytest.mark.parametrize("place", [as_attribute, as_buffer])
+@pytest.mark.parametrize(
+    "kind", ["MLP", "GatedMLP with bias", "MLP with norms", "MLP with residual", "GatedMLP with norm"]
+)
+def test_tensors_that_are_no_parameters(place: Callable[..., None], kind: str, device: Any) -> None:
+    """Weights and biases are found where torch.nn.Module finds them, and one op still stands for the modules."""
+    ours, reference = pair(kind, device)
+    for module in (ours, reference):
+        for layer in list(module.modules()):
+            for name, parameter in list(layer.named_parameters(recurse=False)):
+                place(layer, name, torch.linspace(-1, 2, parameter.numel()).view_as(parameter).to(parameter))
+        assert not list(module.parameters())
+    x = batch(device).requires_grad_()
+    close(ours(x), reference(x))
+    assert "Fastops" in ours(x).grad_fn.name()
+    del linears(ours)[0].bias
+    with pytest.raises(AttributeError, match="bias"):
+        ours(x)
+
+
 class Half(Tensor):
     """A weight of another class, that stands for half of its values."""
 

@@ -227,8 +227,28 @@ def test_attributes_of_subclasses() -> None:
         def __init__(self) -> None:
             super().__init__(6, 8)
             self.activation = "gelu"
+            self.params = {"rate": 1}
 
-    assert Named().activation == "gelu"
+    again = copy.deepcopy(Named())
+    assert again.activation == "gelu" and again.params == {"rate": 1}
+    assert repr(again) == repr(Named())
+
+    class Gated(GatedMLP):
+        def __init__(self) -> None:
+            super().__init__(6, 8)
+            self.activation, self.params = "gelu", [1]
+
+    assert repr(copy.deepcopy(Gated())) == repr(Gated())
+
+
+def test_activations_in_place(device: Any) -> None:
+    """They change what they are given, as in a Sequential, where it is not a layer's result."""
+    mlp = seeded(lambda: MLP(6, 8), device).eval()
+    mlp.insert(0, nn.ReLU(inplace=True))
+    x = batch(device)
+    expected = nn.Sequential(*mlp)(x.clone())
+    y = x.clone()
+    close([mlp(y), y], [expected, x.relu()])
 
 
 def as_before(module: nn.Module) -> Any:

@@ -9,7 +9,7 @@ same rules for the hot path; these are what ``torch.compile`` follows and what d
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple, TypeGuard
 
@@ -229,14 +229,31 @@ def is_plain_tensor(tensor: Any) -> bool:
 
 def is_plain_linear(layer: Any, kind: type[nn.Module] = nn.Linear) -> TypeGuard[nn.Linear]:
     """Whether calling the layer, of that kind, does nothing but multiply with its weight and add its bias."""
-    return type(layer) is kind and is_untouched(layer) and _has_plain_parameters(layer._parameters)
-
-
-def _has_plain_parameters(parameters: Mapping[str, Tensor | None]) -> bool:
-    bias = parameters.get("bias")
     return (
-        "bias" in parameters and is_plain_tensor(parameters.get("weight")) and (bias is None or is_plain_tensor(bias))
+        type(layer) is kind
+        and is_untouched(layer)
+        and is_plain_tensor(stored_tensor(layer, "weight"))
+        and is_plain_or_none(stored_tensor(layer, "bias"))
     )
+
+
+_MISSING = object()
+
+
+def stored_tensor(module: nn.Module, name: str) -> Any:
+    """Where ``torch.nn.Module`` finds it: most are parameters, others attributes (by FSDP) or buffers.
+
+    Not by asking for the attribute, which is something else while torch.fx records.
+    """
+    for place in (module._parameters, module.__dict__, module._buffers):
+        if name in place:
+            return place.get(name)
+    return _MISSING
+
+
+def is_plain_or_none(tensor: Any) -> bool:
+    """Whether a module's tensor is one that the ops take, or None."""
+    return tensor is None or is_plain_tensor(tensor)
 
 
 def is_norm_class(module: Any) -> bool:
@@ -255,10 +272,12 @@ def plain_norm(module: Any, dtype: torch.dtype | None) -> tuple[str, int, float]
     eps = module.eps
     if eps is None and type(module) is nn.RMSNorm and dtype in (torch.float32, torch.float64):
         eps = torch.finfo(dtype).eps
-    tensors = module._parameters.values()
-    if not isinstance(eps, (int, float)) or not all(tensor is None or is_plain_tensor(tensor) for tensor in tensors):
+    if not isinstance(eps, (int, float)) or not is_plain_or_none(stored_tensor(module, "weight")):
         return None
-    return ("layer_norm" if type(module) is nn.LayerNorm else "rms_norm"), module.normalized_shape[0], eps
+    if type(module) is nn.RMSNorm:
+        return "rms_norm", module.normalized_shape[0], eps
+    is_plain = is_plain_or_none(stored_tensor(module, "bias"))
+    return ("layer_norm", module.normalized_shape[0], eps) if is_plain else None
 
 
 def is_plain_dropout(module: Any) -> bool:

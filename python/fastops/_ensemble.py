@@ -13,6 +13,7 @@ from torch.compiler import is_compiling
 
 from . import _C, functional
 from ._eager import check_tensor, know
+from ._mlp import MLP
 from ._network import Network, as_network, check_form, does_more, sizes_of
 from ._perceptron import Perceptron
 from ._resolve import Activation, as_module, resolve
@@ -153,7 +154,8 @@ class EnsembleMLP(Perceptron):
         for i, form in enumerate(forms):
             if form != forms[0]:
                 raise ValueError(
-                    f"fastops.nn.EnsembleMLP.from_modules: modules[{i}] has other layers or activations than modules[0]"
+                    f"fastops.nn.EnsembleMLP.from_modules: modules[{i}] has other layers or activations than "
+                    "modules[0], or others of its parameters are trained"
                 )
         stacked = OrderedDict[str, nn.Module]()
         for name, first in modules[0]._modules.items():
@@ -174,7 +176,7 @@ class EnsembleMLP(Perceptron):
         ensemble = cls.__new__(cls)
         nn.Sequential.__init__(ensemble, stacked)
         ensemble.members = len(modules)
-        ensemble.checkpoint = False
+        ensemble.checkpoint = any(isinstance(module, MLP) and module.checkpoint for module in modules)
         return ensemble.train(modules[0].training)
 
     def to_modules(self) -> List[nn.Sequential]:  # noqa: UP006
@@ -201,6 +203,8 @@ class EnsembleMLP(Perceptron):
                     linear.weight.copy_(weight[member])
                     if bias is not None:
                         linear.bias.copy_(bias[member])
+                for copy, parameter in zip(linear.parameters(), module.parameters(), strict=True):
+                    copy.requires_grad_(parameter.requires_grad)
                 modules[name] = linear
             networks.append(nn.Sequential(modules).train(self.training))
         return networks
@@ -268,7 +272,13 @@ def _form_of(i: int, module: nn.Sequential) -> list[Any]:
         if isinstance(inner, (nn.Dropout, nn.LayerNorm, nn.RMSNorm)):
             raise ValueError(f"fastops.nn.{owner}module {name}: an ensemble has no dropout and no norms")
         if isinstance(inner, nn.Linear):
-            form.append((name, inner.weight.shape, inner.bias is None, inner.weight.dtype, inner.weight.device))
+            weight, bias = inner.weight, inner.bias
+            trained = weight.requires_grad, bias is not None and bias.requires_grad
+            form.append((name, weight.shape, bias is None, weight.dtype, weight.device, trained))
         elif inner is not None:
             form.append((name, resolve(inner)))
     return form
+
+
+for _class in (EnsembleLinear, EnsembleMLP):
+    _class.__module__ = "fastops.nn"  # where people have them from, and where pickles look

@@ -86,8 +86,16 @@ def _name(properties: Any) -> str:
 
 
 def _runs(code: str, gpu: str) -> bool:
-    """Whether a GPU runs code. NVIDIA's run that of their generation, and PTX, of their own and of earlier GPUs."""
+    """Whether a GPU runs code.
+
+    NVIDIA's run that of their generation and PTX of their own and of earlier GPUs. Code with what is special to a GPU
+    ("sm_90a") runs on that one alone, and with what is special to a family ("sm_100f") on its generation.
+    """
     if code.startswith("gfx"):
         return code == gpu
-    has, wants = (divmod(int(name.partition("_")[2]), 10) for name in (gpu, code))
-    return has >= wants and (code.startswith("compute_") or has[0] == wants[0])
+    kind, _, number = code.partition("_")
+    if number.endswith("a"):
+        return gpu == f"sm_{number[:-1]}"
+    has, wants = (divmod(int(text), 10) for text in (gpu.partition("_")[2], number.removesuffix("f")))
+    same_generation = has[0] == wants[0]
+    return has >= wants and (same_generation if kind == "sm" or number.endswith("f") else True)

@@ -14,9 +14,9 @@ from . import _C, functional
 from ._eager import check_tensor, is_plain_tensor
 from ._network import (
     Network,
+    Plan,
     as_network,
     as_plan,
-    as_steps,
     call_modules,
     check_dropout,
     check_form,
@@ -25,7 +25,9 @@ from ._network import (
     module_of,
     name_after,
     norm_modules,
+    plan_for,
     sizes_of,
+    steps_of,
 )
 from ._perceptron import Perceptron
 from ._resolve import Activation, as_module, resolve
@@ -43,7 +45,7 @@ class MLP(Perceptron):
     ``parameters()`` gives W0, b0, W1, b1, ... For the backward pass one tensor per hidden layer is kept. Where a module
     is more than its class says (it was replaced by one with a ``forward`` of its own, or has hooks, as pruning and the
     parallel styles of ``torch.distributed`` add them), or the modules are no multi-layer perceptron any more, they are
-    called one by one instead.
+    called one by one instead. With ``residual`` the modules alone, as in slices, are not the network.
 
     Args:
         in_features: size of the input's last dimension.
@@ -134,7 +136,8 @@ class MLP(Perceptron):
         is_mlp = isinstance(sequential, MLP)
         mlp.residual = is_mlp and sequential.residual
         mlp.checkpoint = is_mlp and sequential.checkpoint
-        return mlp.train(sequential.training)
+        mlp.training = sequential.training  # the modules keep theirs
+        return mlp
 
     def forward(self, input: Tensor) -> Tensor:
         if not torch.jit.is_scripting():
@@ -191,19 +194,20 @@ class MLP(Perceptron):
         if network is not None:
             check_tensor("nn.MLP", input)
             return torch.ops.fastops.mlp(input, *network.parameters, *network.functions, self.checkpoint)
+        plan = None if is_tracing or not is_plain_tensor(input) else plan_for(modules, input)
         if self.checkpoint and not is_tracing:
-            return torch.utils.checkpoint.checkpoint(self._computed, modules, input, use_reentrant=False)
-        return self._computed(modules, input)
+            # As was decided here: hooks may be others in the backward pass, which computes it again.
+            return torch.utils.checkpoint.checkpoint(
+                lambda input: self._computed(modules, plan, input, again=True), input, use_reentrant=False
+            )
+        return self._computed(modules, plan, input, again=False)
 
     @torch.jit.unused
-    def _computed(self, modules: list[Any], input: Tensor) -> Tensor:
-        """By one op for all modules, where that can be, or by one for each layer."""
-        steps = None
-        if not torch.jit.is_tracing() and is_plain_tensor(input):
-            steps = as_steps(modules, input, self.residual)
-        if steps is not None:
-            return steps(input)
-        output = call_modules(modules, input)
+    def _computed(self, modules: list[Any], plan: Plan | None, input: Tensor, again: bool) -> Tensor:
+        """By one op for all modules, where there is a plan, or by them; by one for each layer, where only once."""
+        if plan is not None:
+            return steps_of(modules, plan, self.residual)(input)
+        output = self._one_by_one(input) if again else call_modules(modules, input)
         return input + output if self.residual else output
 
     @torch.jit.unused
@@ -233,7 +237,7 @@ class MLP(Perceptron):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         own = self.__dict__
-        if "params" not in own:
+        if not {"activation", "params", "output_activation", "output_params", "dropout"} <= own.keys():
             return
         # Pickled by a version whose activations were no modules: `_modules` has the layers alone.
         hidden = own.pop("activation"), own.pop("params")

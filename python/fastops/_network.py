@@ -94,11 +94,13 @@ class Steps(NamedTuple):
         return torch.ops.fastops.sequential(input, self.parameters, self.steps, self.params, seed)
 
 
-def as_steps(modules: Sequence[Any], input: Tensor, residual: bool = False) -> Steps | None:
-    """The modules as one ``sequential``, with a residual connection around them if there is to be one, or None."""
-    plan = as_plan(modules, input.size(-1), input.dtype) if input.dim() else None
-    if plan is None:
-        return None
+def plan_for(modules: Sequence[nn.Module], input: Tensor) -> Plan | None:
+    """How one ``sequential`` computes the modules of this input, or None."""
+    return as_plan(modules, input.size(-1), input.dtype) if input.dim() else None
+
+
+def steps_of(modules: Sequence[Any], plan: Plan, residual: bool = False) -> Steps:
+    """The modules by their plan, with a residual connection around them if there is to be one."""
     parameters: list[Tensor | None] = []
     names = ["residual"] if residual else []
     params: list[float] = []
@@ -107,7 +109,7 @@ def as_steps(modules: Sequence[Any], input: Tensor, residual: bool = False) -> S
             parameters += [getattr(module, tensor) for tensor in ("weight", "bias")[: TENSORS.get(name, 0)]]
             names.append(name)
             params += numbers
-        elif not is_off(module):
+        elif module.training and module.p:
             names.append(name)
             params.append(module.p)
     return Steps(parameters, " ".join([*names, "add"] if residual else names), params)
@@ -125,7 +127,7 @@ def call_modules(modules: Sequence[nn.Module], input: Tensor) -> Tensor:
             check_tensor("nn.MLP", input)
             input = torch.ops.fastops.linear_act(input, module.weight, module.bias, *function)
             position += 1
-        elif function is not None and is_plain_tensor(input):
+        elif function is not None and is_plain_tensor(input) and not getattr(module, "inplace", False):
             input = getattr(torch.ops.fastops, function[0])(input, *function[1])
         else:
             input = module(input)
@@ -135,7 +137,7 @@ def call_modules(modules: Sequence[nn.Module], input: Tensor) -> Tensor:
 def restore_activation(module: nn.Module) -> None:
     """Gives a module that was pickled by a version whose activations were no modules its ``act_fn``."""
     own = module.__dict__
-    if "params" in own:
+    if "act_fn" not in own["_modules"] and {"activation", "params"} <= own.keys():
         activation = module_of(own.pop("activation"), own.pop("params")).train(module.training)
         own["_modules"] = {**own["_modules"], "act_fn": activation}
 
@@ -167,7 +169,7 @@ def norm_modules(norm: str | None, features: int, device: Any, dtype: Any) -> li
     """The norm of a network's layer, if there is to be one."""
     if norm is None:
         return []
-    if norm not in _NORMS:
+    if not isinstance(norm, str) or norm not in _NORMS:
         raise ValueError(f"fastops.nn: norm must be 'layer', 'rms' or None, but is {norm!r}")
     return [_NORMS[norm](features, device=device, dtype=dtype)]
 

@@ -24,6 +24,7 @@ from ._eager import (
     is_off,
     is_plain_dropout,
     is_plain_linear,
+    is_plain_or_none,
     is_plain_tensor,
     plain_norm,
 )
@@ -110,8 +111,7 @@ class LinearAct(nn.Module):
     def _composed(self, input: Tensor) -> Tensor:
         weight, bias = self.weight, self.bias  # computed, perhaps: asked for once
         stored = self._parameters  # while torch.fx records, the attributes are something else
-        is_plain = is_plain_tensor(stored.get("weight", weight))
-        is_plain = is_plain and (bias is None or is_plain_tensor(stored.get("bias", bias)))
+        is_plain = is_plain_tensor(stored.get("weight", weight)) and is_plain_or_none(stored.get("bias", bias))
         function = plain_activation(self.act_fn)
         if function is None or not is_plain or not is_linear_unchanged():
             return self.act_fn(nn.functional.linear(input, weight, bias))
@@ -246,14 +246,17 @@ class GatedMLP(nn.Module):
             layers = self.gate_proj, self.up_proj, self.down_proj
             parameters = [layer.weight for layer in layers] + [layer.bias for layer in layers]
             return torch.ops.fastops.gated_mlp(input, *parameters, *function, self.checkpoint)
+        activation = plain_activation(self.act_fn)
         if self.checkpoint and not torch.jit.is_tracing():
-            return torch.utils.checkpoint.checkpoint(self._call_modules, input, use_reentrant=False)
-        return self._call_modules(input)
+            # As was decided here: hooks may be others in the backward pass, which computes it again.
+            return torch.utils.checkpoint.checkpoint(
+                lambda input: self._call_modules(input, activation), input, use_reentrant=False
+            )
+        return self._call_modules(input, activation)
 
     @torch.jit.unused
-    def _call_modules(self, input: Tensor) -> Tensor:
+    def _call_modules(self, input: Tensor, activation: Optional[tuple[str, list[float]]]) -> Tensor:
         gate, up = self.gate_proj(input), self.up_proj(input)
-        activation = plain_activation(self.act_fn)
         if activation is None:
             return self.down_proj(self.act_fn(gate) * up)
         return self.down_proj(torch.ops.fastops.act_mul(gate, up, *activation))
@@ -261,15 +264,18 @@ class GatedMLP(nn.Module):
     def _one_by_one(self, input: Tensor) -> Tensor:
         hidden = input
         if hasattr(self, "norm"):
-            hidden = self.norm(hidden)
+            if self.norm is not None:
+                hidden = self.norm(hidden)
         hidden = self.act_fn(self.gate_proj(hidden)) * self.up_proj(hidden)
         if hasattr(self, "drop"):
-            hidden = self.drop(hidden)
+            if self.drop is not None:
+                hidden = self.drop(hidden)
         output = self.down_proj(hidden)
         if not self.residual:
             return output
         if hasattr(self, "drop"):
-            output = self.drop(output)
+            if self.drop is not None:
+                output = self.drop(output)
         return input + output
 
     @torch.jit.unused
@@ -277,6 +283,8 @@ class GatedMLP(nn.Module):
         """The whole of it as one op, where the modules are plain."""
         gate, up, down = self.gate_proj, self.up_proj, self.down_proj
         norm, drop = self._modules.get("norm"), self._modules.get("drop")
+        if drop is not None and not is_plain_dropout(drop):
+            return None
         before, after = (["residual"], ["add"]) if self.residual else ([], [])
         dropout = ["dropout"] if drop is not None and not is_off(drop) else []
         parameters: list[Optional[Tensor]] = [gate.weight, gate.bias, up.weight, up.bias, down.weight, down.bias]
@@ -284,13 +292,11 @@ class GatedMLP(nn.Module):
         params = [*function[1], *p, *(p if self.residual else [])]
         if norm is not None:
             step = plain_norm(norm, input.dtype)
-            if step is None or step[1] != input.size(-1):
+            if step is None or input.dim() == 0 or step[1] != input.size(-1):
                 return None
             before.append(step[0])
             parameters = [getattr(norm, name) for name in ("weight", "bias")[: TENSORS[step[0]]]] + parameters
             params = [step[2], *params]
-        if drop is not None and not is_plain_dropout(drop):
-            return None
         names = [*before, "gated_linear", function[0], *dropout, "linear", *(dropout if self.residual else []), *after]
         return Steps(parameters, " ".join(names), params)
 

@@ -63,7 +63,7 @@ struct AutogradLayer {
   static Tensor& in_place(DispatchKeySet keys, const ActivationSpec& spec, Tensor& self) {
     const bool requires_grad = needs_grad(self);
     check_inplace(self, requires_grad);
-    check_in_place(info(spec.id).name, self);  // it is copied below
+    if (!self.is_nested()) check_in_place(info(spec.id).name, self);  // it is copied below
     std::optional<Tensor> tangent;
     if (has_tangent(self)) {
       // Both are written below, and may be kept for differentiating this in turn.
@@ -123,11 +123,15 @@ Tensor activation_backward_autograd(c10::DispatchKeySet keys, const ActivationBa
   if (!grad && !tangents) return call_below_autograd(keys, op);
 
   const bool through_saved = (grad && saved.requires_grad()) || has_tangent(saved);
-  // Beyond the orders with kernels, autograd differentiates the formula.
-  if (op.order == max_order && through_saved) return composite_gradient(op.checked());
+  const ActivationSpec spec = activation_spec(ActivationBackward::name, op.activation, op.params);
+  // Beyond the orders with kernels, autograd differentiates the formula; of jagged tensors, too, which no kernel takes.
+  if (op.order == max_order && through_saved) {
+    const bool is_jagged = saved.layout() == at::kJagged;
+    return composite_gradient(
+        is_jagged ? ActivationBackwardArguments{grad_output, saved, spec, op.from_output, op.order} : op.checked());
+  }
 
   Tensor result = call_below_autograd(keys, op);
-  const ActivationSpec spec = activation_spec(ActivationBackward::name, op.activation, op.params);
   if (grad) {
     const auto node = make_node_of<ActivationBackwardNode>(spec);
     node->set_next_edges(collect_next_edges(grad_output, saved));

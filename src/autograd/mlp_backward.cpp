@@ -125,11 +125,13 @@ struct MlpBackwardNode : OpNode<MlpBackwardNode> {
   }
 
  private:
-  // The network's node, if it takes this one's part. A hook on it is to be called for its output's gradients alone.
+  // The network's node, the input after `count` others; null where nothing is left to it.
   Node* network(size_t count) const {
-    if (!leaves_gradients || is_of_compiled_autograd() || !wants(count) || wants(0)) return nullptr;
-    Node* const node = next_edge(count).function.get();
-    return node->pre_hooks().empty() && node->post_hooks().empty() ? node : nullptr;
+    return leaves_gradients && !is_of_compiled_autograd() ? next_edge(count).function.get() : nullptr;
+  }
+  // Whether it takes this one's part. A hook on it is to be called for its output's gradients alone.
+  bool takes_part(const Node* node, size_t count) const {
+    return node && wants(count) && !wants(0) && node->pre_hooks().empty() && node->post_hooks().empty();
   }
 
   variable_list gradients_of(const MlpArguments& mlp, const Tensor& by_y, const std::vector<Tensor>& direction) {
@@ -137,11 +139,10 @@ struct MlpBackwardNode : OpNode<MlpBackwardNode> {
     const size_t count = 2 + 2 * w.size();
     variable_list grads(count + (leaves_gradients ? 1 : 0));
     // A hook that was put on the network's output since is called: not with None.
-    if (leaves_gradients && !is_of_compiled_autograd() && !next_edge(count).function->tensor_pre_hooks().empty()) {
-      grads[count] = at::zeros_like(by_y);
-    }
+    Node* const node = network(count);
+    if (node && !node->tensor_pre_hooks().empty()) grads[count] = at::zeros_like(by_y);
     if (only_moves_input(direction) && !at::GradMode::is_enabled() && !in_transform() && is_for_jet(mlp)) {
-      if (Node* const node = network(count)) {
+      if (takes_part(node, count)) {
         leave_part(*node, direction[0], by_y);
         return grads;
       }

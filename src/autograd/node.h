@@ -62,10 +62,11 @@ bool any_tangent(const Arguments&... arguments) {
   return (any_of(arguments, has_tangent) || ...);
 }
 
-// What was saved of an op's argument, for PyTorch's ops: they would not say that its memory has been freed since.
+// What was saved of an op's argument, for PyTorch's ops: they would not say that its memory has been freed since. Of a
+// jagged tensor, which has none of its own, they do.
 inline Tensor unpack(std::string_view op, Argument argument, const SavedVariable& saved) {
   Tensor tensor = saved.unpack();
-  if (tensor.defined()) check_tensor(op, argument, tensor);
+  if (tensor.defined() && !tensor.is_nested()) check_tensor(op, argument, tensor);
   return tensor;
 }
 inline std::vector<Tensor> unpack(std::string_view op, std::string_view list, const std::vector<SavedVariable>& saved) {

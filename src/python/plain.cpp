@@ -46,8 +46,8 @@ Torch* torch_nn = nullptr;  // never destroyed: the interpreter may be gone by t
 struct Names {
   std::array<PyObject*, 4> hooks;
   std::array<PyObject*, 3> overrides;
-  PyObject *parameters, *weight, *bias, *training, *p, *eps, *normalized_shape, *approximate, *min_val, *max_val,
-      *forward, *call, *call_impl;
+  PyObject *parameters, *buffers, *weight, *bias, *training, *p, *eps, *normalized_shape, *approximate, *min_val,
+      *max_val, *forward, *call, *call_impl;
 };
 Names names;
 
@@ -149,11 +149,22 @@ std::optional<Function> activation(const Module& module) {
   return function;
 }
 
-std::optional<Parameters> plain_parameters(PyObject* dictionary) {
-  // A subclass may do more when it is asked, such as fetching what is elsewhere.
-  if (!PyDict_CheckExact(dictionary) && Py_TYPE(dictionary) != torch_nn->ordered_dict) return {};
-  PyObject* const weight = PyDict_GetItem(dictionary, names.weight);
-  PyObject* const bias = PyDict_GetItem(dictionary, names.bias);
+// Of a dictionary of a module's tensors. A subclass may do more when it is asked, such as fetching what is elsewhere.
+PyObject* tensor_in_dictionary(PyObject* dictionary, PyObject* name) {
+  const bool is_plain = dictionary && (PyDict_CheckExact(dictionary) || Py_TYPE(dictionary) == torch_nn->ordered_dict);
+  return is_plain ? PyDict_GetItem(dictionary, name) : nullptr;
+}
+
+// Where torch.nn.Module finds it: most are parameters, some are left as attributes while weights are elsewhere (FSDP)
+// or frozen as buffers. Null where it is in none of these.
+PyObject* tensor_of(const Module& module, PyObject* name) {
+  PyObject* const attributes = module.attributes.ptr();
+  if (PyObject* found = tensor_in_dictionary(PyDict_GetItem(attributes, names.parameters), name)) return found;
+  if (PyObject* found = PyDict_GetItem(attributes, name)) return found;
+  return tensor_in_dictionary(PyDict_GetItem(attributes, names.buffers), name);
+}
+
+std::optional<Parameters> plain_parameters(PyObject* weight, PyObject* bias) {
   if (!weight || !bias) return {};
   const Tensor* const weight_tensor = plain_tensor(weight);
   const Tensor* const bias_tensor = bias == Py_None ? nullptr : plain_tensor(bias);
@@ -162,16 +173,15 @@ std::optional<Parameters> plain_parameters(PyObject* dictionary) {
 }
 
 std::optional<Parameters> linear(const Module& module) {
-  PyObject* const dictionary = PyDict_GetItem(module.attributes.ptr(), names.parameters);
-  return dictionary ? plain_parameters(dictionary) : std::nullopt;
+  return plain_parameters(tensor_of(module, names.weight), tensor_of(module, names.bias));
 }
 
-// A vector among a module's parameters: whether it is one, or there is none.
-bool take_vector(PyObject* dictionary, PyObject* name, OptionalTensors& parameters) {
-  PyObject* const value = PyDict_GetItem(dictionary, name);
+// Appends a module's vector, which may be None; false where it is no plain tensor.
+bool take_vector(const Module& module, PyObject* name, OptionalTensors& parameters) {
+  PyObject* const value = tensor_of(module, name);
   const Tensor* const tensor = value && value != Py_None ? plain_tensor(value) : nullptr;
   parameters.push_back(tensor ? std::optional(*tensor) : std::nullopt);
-  return tensor || !value || value == Py_None;
+  return tensor || value == Py_None;
 }
 
 // Appends a norm of the last dimension; false where it is another one.
@@ -187,18 +197,16 @@ bool take_norm(const Module& norm, const Tensor& input, int64_t features, Steps&
     if (input.scalar_type() == at::kFloat) eps = std::numeric_limits<float>::epsilon();
     if (input.scalar_type() == at::kDouble) eps = std::numeric_limits<double>::epsilon();
   }
-  PyObject* const dictionary = PyDict_GetItem(norm.attributes.ptr(), names.parameters);
-  if (!eps || !dictionary || !PyDict_CheckExact(dictionary)) return false;
+  if (!eps) return false;
   steps.params.push_back(*eps);
   steps.names += is_layer_norm ? " layer_norm" : " rms_norm";
-  return take_vector(dictionary, names.weight, steps.parameters) &&
-         (!is_layer_norm || take_vector(dictionary, names.bias, steps.parameters));
+  return take_vector(norm, names.weight, steps.parameters) &&
+         (!is_layer_norm || take_vector(norm, names.bias, steps.parameters));
 }
 
 bool is_off(const Module& dropout) {
   PyObject* const training = PyDict_GetItem(dropout.attributes.ptr(), names.training);
-  PyObject* const p = PyDict_GetItem(dropout.attributes.ptr(), names.p);
-  return training == Py_False || (p && PyFloat_Check(p) && PyFloat_AS_DOUBLE(p) == 0);
+  return training == Py_False || number(dropout, names.p) == 0.0;
 }
 
 }  // namespace
@@ -217,6 +225,7 @@ void initialize(const py::object& call_impl, const std::vector<py::object>& glob
             interned("_backward_pre_hooks")},
            {interned("forward"), interned("_call_impl"), interned("_compiled_call_impl")},
            interned("_parameters"),
+           interned("_buffers"),
            interned("weight"),
            interned("bias"),
            interned("training"),
@@ -261,7 +270,7 @@ std::optional<Parameters> parameters(PyObject* dictionary) {
   if (!torch_nn) return {};
   const auto found = torch_nn->classes.find(torch_nn->linear);
   if (found == torch_nn->classes.end() || !is_unchanged(found->second)) return {};
-  return plain_parameters(dictionary);
+  return plain_parameters(tensor_in_dictionary(dictionary, names.weight), tensor_in_dictionary(dictionary, names.bias));
 }
 
 std::optional<Parameters> linear(PyObject* object) {

@@ -42,7 +42,8 @@ struct Parameters {
   std::optional<Tensor> bias;
 };
 
-// Those in a module's `_parameters`; nothing where one is not a plain tensor, or torch.nn.Linear was changed.
+// Those in a module's `_parameters`; nothing where one is elsewhere or not a plain tensor, or torch.nn.Linear was
+// changed.
 std::optional<Parameters> parameters(PyObject* dictionary);
 
 // Those of a plain torch.nn.Linear.

@@ -20,8 +20,9 @@ from .._eager import (
     is_plain_tensor,
     is_untouched,
     plain_norm,
+    stored_tensor,
 )
-from .._network import as_steps
+from .._network import plan_for, steps_of
 from .._resolve import find
 from .classes import known_class
 from .formula import Gate, PackedGate, Scaled
@@ -177,10 +178,10 @@ def mlp(input: Tensor, linears: list[Any], hidden: tuple[str, list[float]], last
 
 
 def sequential(input: Tensor, layers: list[Any]) -> Tensor:
-    steps = None if torch.jit.is_tracing() else as_steps(layers, input)
-    if steps is None:
+    plan = None if torch.jit.is_tracing() else plan_for(layers, input)
+    if plan is None:
         raise ValueError("the layers are to be called one by one")  # as what the op refuses
-    return steps(input)
+    return steps_of(layers, plan)(input)
 
 
 def gated_mlp(input: Tensor, gate: Any, up: Any, down: Any, activation: str, params: list[float]) -> Tensor:
@@ -225,7 +226,8 @@ def is_linear(layer: Any) -> bool:
     """Whether calling the layer does nothing but multiply with a weight that the ops take, and add a bias."""
     if is_conv1d_class(type(layer)):
         own_forward = type(layer).forward.__globals__["__name__"] == "transformers.pytorch_utils"
-        return own_forward and is_untouched(layer) and all(map(is_plain_tensor, layer._parameters.values()))
+        is_plain = is_plain_tensor(stored_tensor(layer, "weight")) and is_plain_tensor(stored_tensor(layer, "bias"))
+        return own_forward and is_untouched(layer) and is_plain
     if isinstance(layer, functools.partial):
         values = layer.keywords
         is_product = (
@@ -239,9 +241,8 @@ def is_linear(layer: Any) -> bool:
 
 
 def _has_plain_parameters(layer: nn.Module, adds_bias: bool) -> bool:
-    weight = layer._parameters.get("weight")
-    bias = layer._parameters.get("bias", layer.__dict__.get("bias"))
-    if weight is None or not is_plain_tensor(weight):
+    weight, bias = stored_tensor(layer, "weight"), stored_tensor(layer, "bias")
+    if not is_plain_tensor(weight):
         return False
     is_cast = adds_bias and is_autocast_on(weight.device)  # the product, but not the sum
     return bias is None or (is_plain_tensor(bias) and not is_cast)

@@ -344,7 +344,8 @@ struct PanelKernels {
 
 // Networks, rows of which go through all layers together, for one storage type.
 struct UnpackedKernels {
-  int64_t vector;        // the numbers of a vector
+  int64_t vector;  // the numbers of a vector
+  int64_t in_vectors(int64_t n) const { return (n + vector - 1) / vector * vector; }
   int64_t tile_rows;     // the rows that products take at once, in whole vectors
   PanelKernels numbers;  // of layers with weights in the type that is computed with
   PanelKernels stored;   // of layers with weights in the storage type, without steps; null where there are none

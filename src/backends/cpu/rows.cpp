@@ -96,7 +96,7 @@ Typed<Rows> result(const Tensor& tensor) {
   return tensor.defined() ? Typed<Rows>{result_rows(tensor), dtype_of(tensor)} : Typed<Rows>{{nullptr, 0}, {}};
 }
 
-Tensor empty_of_type(const Tensor& like, at::ScalarType dtype) {
+Tensor empty_result_of_type(const Tensor& like, at::ScalarType dtype) {
   if (like.scalar_type() == dtype) return empty_result(like.sizes(), like);
   return at::empty(like.sizes(), like.options().dtype(dtype));
 }
@@ -105,7 +105,7 @@ Tensor empty_of_type(const Tensor& like, at::ScalarType dtype) {
 
 Tensor steps_on_rows(std::span<const Step> steps, const Tensor& seed, const Tensor& x, const Tensor& added,
                      at::ScalarType dtype) {
-  const Tensor y = empty_of_type(x, dtype);
+  const Tensor y = empty_result_of_type(x, dtype);
   const RowCall call(steps, seed, x);
   if (call.is_empty()) return y;
   const Typed<Rows> y_rows = result(y);
@@ -120,8 +120,8 @@ SequentialSteps::RowGradients steps_on_rows_backward(std::span<const Step> steps
   const Tensor& like = x.defined() ? x : grad;
   const RowCall call(steps, seed, like);
   SequentialSteps::RowGradients results;
-  if (wanted.x) results.x = empty_of_type(like, wanted.x_type);
-  if (wanted.value) results.value = empty_of_type(like, wanted.value_type);
+  if (wanted.x) results.x = empty_result_of_type(like, wanted.x_type);
+  if (wanted.value) results.value = empty_result_of_type(like, wanted.value_type);
 
   const auto sums_type = like.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const auto sums = [&](bool is_wanted) {

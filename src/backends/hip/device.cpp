@@ -57,6 +57,10 @@ struct Device {
                                                 bool /*disposable*/) {
     LayerSteps::Backward results;
     if (wanted.grad) results.grad = empty(saved.sizes(), saved);
+    if (wanted.grad && !wanted.bias_grad && !bias.defined()) {  // whatever the columns are
+      activate_backward<Device>({grad, saved, f, from_output, /*order=*/1}, results.grad);
+      return results;
+    }
     if (wanted.bias_grad) results.bias_grad = empty({saved.size(-1)}, saved);
     const Tensor added = bias.defined() ? bias.expand(saved.sizes()) : bias;
     auto grid = find_grid({results.grad}, {grad, saved, added}, /*keep_columns=*/true);

@@ -61,6 +61,7 @@ enum class Answer : char { unknown, no, yes };
 std::optional<Tensor> try_epilogue(const Tensor& x, const Tensor& weight, const Tensor& bias, const ActivationSpec& f,
                                    LayerInSteps in_steps) {
   if (!bias.defined() || (f.id != Activation::relu && f.id != Activation::gelu_tanh)) return std::nullopt;
+  if (x.size(1) == 0) return std::nullopt;  // for which PyTorch's op returns the bias as it is
   // Threads that ask at the same time find the same.
   static std::array<std::array<std::array<std::atomic<Answer>, 2>, 4>, 64> answers{};
   const size_t device = std::max<int>(x.device().index(), 0);

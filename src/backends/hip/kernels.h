@@ -139,8 +139,10 @@ struct Product {
   void* stream = nullptr;
 };
 
-// The most rows: a grid has no more blocks in that direction.
+// The most rows and columns: a grid has no more blocks in the one direction, and on AMD's GPUs no more threads, 256 for
+// 16 columns, in the other.
 inline constexpr int64_t most_product_rows = int64_t{65535} * 16;
+inline constexpr int64_t most_product_columns = (int64_t{1} << 28) - 16;
 
 // y = f(z), z = left @ right.T + bias; the numbers of a row of left and right lie beside each other. `bias` and `z` may
 // be absent.

@@ -38,9 +38,9 @@ Product product_of(const Tensor& left, const Tensor& right) {
 }
 
 bool fits(const Product& product) {
-  constexpr int64_t most = int64_t{1} << 30;
+  constexpr int64_t most_depth = int64_t{1} << 30;
   return std::min({product.rows, product.columns, product.depth}) > 0 && product.rows <= most_product_rows &&
-         std::max(product.columns, product.depth) <= most;
+         product.columns <= most_product_columns && product.depth <= most_depth;
 }
 
 // The emulator is there to run the kernels.

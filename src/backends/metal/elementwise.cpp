@@ -48,11 +48,14 @@ std::optional<Grid> fill_strides(const Tensors& tensors, ElementwiseArguments& t
 // For tensors of one layout without gaps.
 Grid fill_dense(const Tensors& tensors, ElementwiseArguments& to) {
   to.count = static_cast<uint64_t>(tensors.back().numel());
+  const uint64_t pieces = (to.count + quad - 1) / quad;
+  TORCH_CHECK(pieces <= std::numeric_limits<uint32_t>::max(), "fastops: on Apple GPUs a tensor may have up to 2^34 - ",
+              quad, " elements, got ", to.count);
   for (size_t i = 0; i < tensors.size(); ++i) {
     to.strides[i][0] = 1;
     to.vectors |= static_cast<uint32_t>(tensors[i].storage_offset() % quad == 0) << i;
   }
-  return grid_of({(to.count + quad - 1) / quad, 1, 1});
+  return grid_of({pieces, 1, 1});
 }
 
 }  // namespace

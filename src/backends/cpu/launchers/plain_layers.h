@@ -57,7 +57,6 @@ class PlainLayersBackward {
     int64_t bias;
   };
 
-  int64_t in_vectors(int64_t n) const { return (n + kernels_.vector - 1) / kernels_.vector * kernels_.vector; }
   // Cache lines that rows take: an odd number, so that rows are in different sets of the caches.
   static int64_t uneven(int64_t columns, int64_t size) {
     const int64_t line = 64 / size;
@@ -66,11 +65,11 @@ class PlainLayersBackward {
 
   Sums take_sums(const Layer& layer) {
     const auto [outputs, inputs] = std::pair(layer.out_features, layer.in_features);
-    const bool transposed = inputs * in_vectors(outputs) < outputs * in_vectors(inputs);
-    Sums sums{transposed, in_vectors(transposed ? outputs : inputs), elements_, 0};
+    const bool transposed = inputs * kernels_.in_vectors(outputs) < outputs * kernels_.in_vectors(inputs);
+    Sums sums{transposed, kernels_.in_vectors(transposed ? outputs : inputs), elements_, 0};
     if (layer.weight_grad) elements_ += (transposed ? inputs : outputs) * sums.stride;
     sums.bias = elements_;
-    if (layer.bias_grad) elements_ += in_vectors(outputs);
+    if (layer.bias_grad) elements_ += kernels_.in_vectors(outputs);
     return sums;
   }
 

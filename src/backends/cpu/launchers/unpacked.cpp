@@ -261,7 +261,7 @@ class UnpackedBackward : Unpacked {
     int64_t numbers = 0;   // of those of vectors
     for (size_t i = lowest; i < mlp.layers.size(); ++i) {
       const Layer& layer = mlp.layers[i];
-      if (layer.weight_grad) elements += in_vectors(layer.in_features) * layer.out_features;
+      if (layer.weight_grad) elements += kernels_.in_vectors(layer.in_features) * layer.out_features;
       numbers += layers_[i].vector_sums() * layer.out_features;
     }
     elements += numbers;
@@ -290,7 +290,7 @@ class UnpackedBackward : Unpacked {
       const auto store_vector = [&](void* gradient, Dtype dtype) {
         if (gradient) store(1, outputs, outputs, gradient, dtype);
       };
-      if (layer.weight_grad) store(outputs, inputs, in_vectors(inputs), layer.weight_grad, dtype_);
+      if (layer.weight_grad) store(outputs, inputs, kernels_.in_vectors(inputs), layer.weight_grad, dtype_);
       store_vector(layer.bias_grad, dtype_);
       for (size_t i = 0; i < layer.step_gradients.size(); ++i) {
         store_vector(layer.step_gradients[i].weight, layer.steps[i].weight.dtype);
@@ -300,8 +300,6 @@ class UnpackedBackward : Unpacked {
   }
 
  private:
-  int64_t in_vectors(int64_t n) const { return (n + kernels_.vector - 1) / kernels_.vector * kernels_.vector; }
-
   // Rows, in vectors, are summed up in units, and then those, one after another. Their number, and with it every bit of
   // the result, does not depend on the threads.
   Parts units() const {
@@ -311,7 +309,7 @@ class UnpackedBackward : Unpacked {
     constexpr int64_t many = 64;
     const int64_t least = least_operations / operations(/*passes=*/2);
     const int64_t rows = std::max({least, std::min(rows_ / few, most_rows), rows_ / many, kernels_.tile_rows});
-    return {in_vectors(rows_) / kernels_.vector, in_vectors(rows) / kernels_.vector};
+    return {kernels_.in_vectors(rows_) / kernels_.vector, kernels_.in_vectors(rows) / kernels_.vector};
   }
 
   Parts units_;

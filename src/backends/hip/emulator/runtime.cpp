@@ -33,8 +33,8 @@ int capture = 0;  // the status of every stream; negative where asking for it fa
 constexpr int failure = 719;
 const char* failure_text = nullptr;  // of the last failure
 
-constexpr int shared_memory_attribute = 97;  // cudaDevAttrMaxSharedMemoryPerBlockOptin
-size_t allowed_shared = 48 * 1024;           // for the kernel that is launched next
+constexpr int shared_memory_attribute = 97;    // cudaDevAttrMaxSharedMemoryPerBlockOptin
+std::map<const void*, size_t> allowed_shared;  // by CUDA, where a kernel was allowed more than others
 
 void add_kernel(const void* address, const char* name) { kernels[address] = name; }
 
@@ -147,19 +147,25 @@ int __cudaGetKernel(const void** kernel, const void* address) {
   return 0;
 }
 int __cudaLaunchKernel(const void* kernel, Size grid, Size block, void**, size_t shared, void* stream) {
-  return launch(kernel, grid, block, shared, stream, std::exchange(allowed_shared, 48 * 1024));
+  const auto allowed = allowed_shared.find(kernel);
+  return launch(kernel, grid, block, shared, stream, allowed == allowed_shared.end() ? 48 * 1024 : allowed->second);
 }
-int cudaLaunchKernel(const void* kernel, Size grid, Size block, void**, size_t shared, void* stream) {
-  return launch(kernel, grid, block, shared, stream, std::exchange(allowed_shared, 48 * 1024));
+int cudaLaunchKernel(const void* kernel, Size grid, Size block, void** arguments, size_t shared, void* stream) {
+  return __cudaLaunchKernel(kernel, grid, block, arguments, shared, stream);
+}
+int cudaGetDevice(int* device) {
+  *device = c10::impl::VirtualGuardImpl(c10::kPrivateUse1).getDevice().index();
+  return 0;
 }
 int cudaDeviceGetAttribute(int* value, int attribute, int device) {
   if (attribute != shared_memory_attribute) return get_attribute(value, device);
   *value = 227 * 1024;
   return 0;
 }
-int cudaFuncSetAttribute(const void*, int, int value) {
-  allowed_shared = value;
-  return 0;
+// What a kernel is allowed holds for all threads: another value than before would be between one's and its launch.
+int cudaFuncSetAttribute(const void* kernel, int, int value) {
+  const size_t allowed = allowed_shared.emplace(kernel, value).first->second;
+  return allowed == static_cast<size_t>(value) ? 0 : fail("a kernel's shared memory is changed");
 }
 int cudaStreamIsCapturing(void*, int* status) { return get_capture(status); }
 int cudaGetLastError() { return take_last_error(); }

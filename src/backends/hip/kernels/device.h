@@ -81,10 +81,13 @@ template <class... Parameters, class... Arguments>
 const char* launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared, void* stream,
                    Arguments... arguments) {
 #if defined(__CUDACC__) && !defined(__HIP__)
-  // More than on every GPU, a kernel has to be allowed.
+  // More than on every GPU, a kernel has to be allowed. As that holds for launches by other threads, too, it is always
+  // the same: all that there is.
   if (shared > size_t{shared_bytes_everywhere}) {
+    int device = 0;
+    cudaGetDevice(&device);
     cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
-                         static_cast<int>(shared));
+                         most_shared_bytes_of(device));
   }
 #endif
   kernel<<<grid, block, shared, static_cast<Stream>(stream)>>>(arguments...);
@@ -221,7 +224,8 @@ inline constexpr int64_t most_blocks_y = 65535;
 
 inline constexpr int block_threads = 256;
 
-// Threads in the first direction of a grid, in whole blocks: AMD's GPUs take less than 2^32.
-inline constexpr int64_t most_threads_x = (int64_t{1} << 32) - block_threads;
+// Threads in the first direction of a grid, of which AMD's GPUs take less than 2^32 in whole blocks: so many and, of a
+// row in packets, a few more for what is left of it.
+inline constexpr int64_t most_threads_x = (int64_t{1} << 32) - 2 * block_threads;
 
 }  // namespace fastops::hip
