@@ -128,8 +128,9 @@ public-types: mypy
 	cd build/public-types; \
 	PATH="$$PWD/bin:$$PATH" "$(CURDIR)/$(bin)/basedpyright" --verifytypes fastops --ignoreexternal
 
-# What is released has the time of the commit.
-sdist wheel release-check: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct)
+# What is released has the time of the commit, or without git that of the sources.
+sdist wheel release-check: export SOURCE_DATE_EPOCH ?= \
+  $(shell git log -1 --format=%ct 2> /dev/null || stat -c %Y pyproject.toml)
 
 sdist: $(stamps)/build $(stamps)/wheel ## Build the source distribution into dist/
 	rm -rf dist

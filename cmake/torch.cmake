@@ -115,5 +115,6 @@ if(OpenMP_CXX_FOUND)
   endif()
   target_link_libraries(torch_libraries INTERFACE torch_openmp)
 else()
-  message(STATUS "No OpenMP: fastops' own loops will run on one thread")
+  message(WARNING "No OpenMP: fastops' own loops will run on one thread. Clang has it in a package of its own "
+    "(Debian: libomp-dev).")
 endif()

@@ -151,6 +151,22 @@ def positive(text: str) -> int:
     return value
 
 
+def count(text: str) -> int:
+    """An argparse type: an integer of at least zero."""
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"must not be negative, but is {value}")
+    return value
+
+
+def probability(text: str) -> float:
+    """An argparse type: a number from 0 to 1."""
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"must be between 0 and 1, but is {text}")
+    return value
+
+
 def console() -> Console:
     """A console that does not squeeze the tables when the output goes to a file."""
     terminal = Console(highlight=False)
@@ -163,7 +179,11 @@ def announce(out: Console, what: str) -> None:
     out.print(f"fastops {fastops.__version__}, torch {torch.__version__}, {torch.get_num_threads()} CPU thread(s)\n")
 
 
-def folder(path: Path) -> Path:
-    """The folder, which is made where it does not exist."""
-    path.mkdir(parents=True, exist_ok=True)
+def folder(text: str | Path) -> Path:
+    """The folder, which is made where it does not exist; as an argparse type, before anything takes long."""
+    path = Path(text)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
     return path

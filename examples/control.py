@@ -40,6 +40,7 @@ from common import (
     fail_if,
     folder,
     positive,
+    probability,
     relative_difference,
     turns,
     weights_of,
@@ -325,11 +326,18 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--environment", default=ENVIRONMENT, help="of gymnasium, with continuous actions")
     parser.add_argument("--steps", type=positive, default=6000, help="steps of each side in its environment")
     parser.add_argument("--random-steps", type=positive, default=500, help="first steps, without policy or updates")
-    parser.add_argument("--dropout", type=float, default=0.01, help="probability of zeroing within the critics")
-    parser.add_argument("--out", type=Path, help="folder for control.png; no plot without it")
+    parser.add_argument("--dropout", type=probability, default=0.01, help="probability of zeroing within the critics")
+    parser.add_argument("--out", type=folder, help="folder for control.png; no plot without it")
     options = parser.parse_args(argv)
     if options.steps <= options.random_steps:
         parser.error(f"--steps must be more than the {options.random_steps} of --random-steps")
+    try:
+        with gymnasium.make(options.environment) as environment:
+            spaces = environment.observation_space, environment.action_space
+    except gymnasium.error.Error as error:
+        parser.error(f"--environment: {error}")
+    if not all(isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1 for space in spaces):
+        parser.error(f"--environment: it must have vectors of numbers, but has {spaces[0]} and {spaces[1]}")
     return options
 
 
@@ -351,7 +359,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     table = rows(trainings)
     out.print(comparison(f"\n{options.steps} steps", table))
     if options.out:
-        path = folder(options.out) / "control.png"
+        path = options.out / "control.png"
         plot(trainings, evaluated_at, options.environment, table, path)
         out.print(f"Returns and times: {path}")
     fail_if(failures, "control")

@@ -328,7 +328,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = arguments("Trains a softshrink network on handwritten digits, with fastops and with plain PyTorch.")
     parser.add_argument("--epochs", type=positive, default=20, help="times that every image is seen")
     parser.add_argument("--batch-size", type=positive, default=100, help="images per step")
-    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder for digits.png and digits.pt2")
+    parser.add_argument("--out", type=folder, default="demo", help="folder for digits.png and digits.pt2")
     return parser.parse_args(argv)
 
 
@@ -344,7 +344,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     table = rows(trainings, schedule)
     out.print(comparison(f"\n{options.epochs} epochs in batches of {options.batch_size}", table))
     failures = report_differences(trainings, check, out)
-    results = folder(options.out)
+    results = options.out
     failures += export(trainings[FASTOPS].network, digits, results / "digits.pt2", out)
     plot(trainings, check, schedule, table, results / "digits.png")
     out.print(f"Curves and bars: {results / 'digits.png'}")

@@ -21,6 +21,7 @@ from typing import Any
 os.environ.setdefault("PYTORCH_ENABLE_MPS_FALLBACK", "1")
 
 import torch
+from common import positive
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -110,11 +111,11 @@ def profile(name: str, network: nn.Module, x: Tensor, target: Tensor, rounds: in
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=4096)
-    parser.add_argument("--features", type=int, default=784)
-    parser.add_argument("--hidden", type=int, default=256)
-    parser.add_argument("--layers", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--rows", type=positive, default=4096)
+    parser.add_argument("--features", type=positive, default=784)
+    parser.add_argument("--hidden", type=positive, default=256)
+    parser.add_argument("--layers", type=positive, default=3)
+    parser.add_argument("--rounds", type=positive, default=30)
     arguments = parser.parse_args()
     if not torch.backends.mps.is_available():
         sys.exit("PyTorch finds no Apple GPU here (torch.backends.mps.is_available() is False)")

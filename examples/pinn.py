@@ -29,6 +29,7 @@ from common import (
     check_beginning,
     comparison,
     console,
+    count,
     fail_if,
     folder,
     positive,
@@ -274,9 +275,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = arguments("Solves an equation with a physics-informed network.", threads=1)
     parser.add_argument("--equation", choices=EQUATIONS, default="poisson", help="which, in two or three variables")
     parser.add_argument("--steps", type=positive, default=800, help="steps of Adam")
-    parser.add_argument("--rounds", type=int, default=12, help=f"rounds of {ROUND} iterations of L-BFGS")
+    parser.add_argument("--rounds", type=count, default=12, help=f"rounds of {ROUND} iterations of L-BFGS")
     parser.add_argument("--points", type=positive, default=512, help="points at which the equation shall hold")
-    parser.add_argument("--out", type=Path, help="folder for pinn.png; no plot without it")
+    parser.add_argument("--out", type=folder, help="folder for pinn.png; no plot without it")
     return parser.parse_args(argv)
 
 
@@ -292,7 +293,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     losses = {side: training.losses for side, training in trainings.items()}
     failures = check_beginning(losses, min(options.steps, COMPARED_STEPS), TOLERANCE_PER_STEP, out)
     if options.out:
-        path = folder(options.out) / "pinn.png"
+        path = options.out / "pinn.png"
         plot(trainings, table, options.steps, path)
         out.print(f"Solution, errors and curves: {path}")
     fail_if(failures, "pinn")

@@ -30,6 +30,7 @@ from common import (
     fail_if,
     folder,
     positive,
+    probability,
     relative_difference,
     turns,
     weights_of,
@@ -152,8 +153,8 @@ def plot(trainings: dict[str, Training], table: Sequence[Row], path: Path) -> No
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = arguments("Trains a residual network with norms on a table of features.")
     parser.add_argument("--epochs", type=positive, default=20, help="passes over the training rows")
-    parser.add_argument("--dropout", type=float, default=0.0, help="probability of zeroing within the blocks")
-    parser.add_argument("--out", type=Path, help="folder for tabular.png; no plot without it")
+    parser.add_argument("--dropout", type=probability, default=0.0, help="probability of zeroing within the blocks")
+    parser.add_argument("--out", type=folder, help="folder for tabular.png; no plot without it")
     return parser.parse_args(argv)
 
 
@@ -174,7 +175,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     measured = rows(trainings)
     out.print(comparison("Digits as a table", measured))
     if options.out:
-        path = folder(options.out) / "tabular.png"
+        path = options.out / "tabular.png"
         plot(trainings, measured, path)
         out.print(f"wrote {path}")
     fail_if(failures, "tabular")

@@ -182,7 +182,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--particles", type=positive, default=2, help="how many there are, in three dimensions")
     parser.add_argument("--walkers", type=positive, default=1024, help="samples of the wave function")
     parser.add_argument("--steps", type=positive, default=400, help="steps of Adam")
-    parser.add_argument("--out", type=Path, help="folder for vmc.png; no plot without it")
+    parser.add_argument("--out", type=folder, help="folder for vmc.png; no plot without it")
     return parser.parse_args(argv)
 
 
@@ -204,7 +204,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     table = rows(trainings, exact)
     out.print(comparison(f"\n{options.steps} steps", table))
     if options.out:
-        path = folder(options.out) / "vmc.png"
+        path = options.out / "vmc.png"
         plot(trainings, table, exact, path)
         out.print(f"Energies and times: {path}")
     fail_if(failures, "vmc")

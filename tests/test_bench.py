@@ -373,8 +373,13 @@ def test_merged() -> None:
             "unknown peer 'jax': it must be one of eager, func, cuda-graphs, compile, fastops-compile, zentorch",
         ),
         (["--case", "5-16-1"], "no case has '5-16-1' in its name"),
-        (["--threads", "0"], "--threads: must be at least 1, but is 0"),
-        (["--seconds", "0"], "--seconds: must be above 0, but is 0"),
+        (["--device", "cpu:x"], "--device: Invalid device string: 'cpu:x'"),
+        (["--threads", "0"], "--threads: must be an integer from 1 to "),
+        (["--threads", "many"], ", but is many"),
+        (["--threads", "1000000"], ", but is 1000000"),
+        (["--seconds", "0"], "--seconds: must be a number above 0, but is 0"),
+        (["--seconds", "inf"], "--seconds: must be a number above 0, but is inf"),
+        (["--out", "/dev/null/results"], "--out: "),
         (["plot"], "plot takes one folder with a results.csv, but got 0"),
         (["plot", "/nowhere"], "there is no /nowhere/results.csv"),
     ],
@@ -384,6 +389,18 @@ def test_errors(arguments: list[str], message: str, capsys: pytest.CaptureFixtur
         main(arguments)
     assert exit.value.code == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("text", "what"), [("case,a\n1,2\n", "unknown columns a"), ("", "no columns suite, case")])
+def test_results_of_another_version(text: str, what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before anything is measured; they stay what they are."""
+    file = tmp_path / results.FILE
+    file.write_text(text)
+    for arguments in (["plot", str(tmp_path)], [*ONE_CASE, "--out", str(tmp_path)]):
+        with pytest.raises(SystemExit):
+            main(arguments)
+        assert f"{file} has {what}" in capsys.readouterr().err
+    assert file.read_text() == text and list(tmp_path.iterdir()) == [file]
 
 
 def test_list(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import re
+import subprocess
+import textwrap
 import unittest
 from collections.abc import Callable
 from pathlib import Path
@@ -14,12 +17,14 @@ import pytest
 import torch
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
+from torch.utils.cpp_extension import include_paths
 
 import fastops
 from fastops import functional
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
+CXX = ["g++", "-std=c++20"]
 SNIPPETS = Sybil(parsers=[PythonCodeBlockParser(), SkipParser()])
 PAGES = [path for path in [ROOT / "README.md", *sorted(DOCS.glob("**/*.md"))] if "```python" in path.read_text("utf-8")]
 
@@ -87,9 +92,73 @@ def test_formulas(monkeypatch: pytest.MonkeyPatch) -> None:
     latex = importlib.import_module("formulas").latex
     for activation in fastops._C.activations():
         assert latex(activation["formula"])
+    with pytest.raises(ValueError, match="no LaTeX for the function digamma"):
+        latex("digamma(x)")
     assert latex("x if x > 0 else alpha * sin(omega * x)") == (
         r"\begin{cases}x & \text{if } x > 0 \\ \alpha \, \sin\left(\omega \, x\right) & \text{else}\end{cases}"
     )
+
+
+def test_activations() -> None:
+    """Where the pages count or name them, they are all there."""
+    names = [activation["name"] for activation in fastops._C.activations()]
+    counts = found(r"and (\d+) activations", "README.md") | found(r": (\d+) activations with", "CHANGELOG.md")
+    counts |= found(r"\.\.\. \((\d+)\) with", "docs/ops.md")
+    listed = re.search(r"The activations: `([\w\s]+)`", (DOCS / "ops.md").read_text(encoding="utf-8"))
+    assert listed and listed[1].split() == names
+    assert counts == {str(len(names))}
+
+
+# ---- what is written in C++ ----
+
+
+def cpp(page: Path) -> str:
+    """The first block of C++ on a page."""
+    return textwrap.dedent(page.read_text(encoding="utf-8").split("```cpp\n")[1].split("```")[0])
+
+
+def test_activation_of_the_guide(tmp_path: Path) -> None:
+    """What CONTRIBUTING.md adds as an example is PyTorch's function, and the compilers of GPUs would take it."""
+    struct = cpp(ROOT / "CONTRIBUTING.md")
+    assert struct.count("FASTOPS_HOST_DEVICE static") == struct.count("static") == 2
+    (name,) = re.findall(r"struct (\w+)", struct)
+    program = tmp_path / "program.cpp"
+    program.write_text(f"""
+        #include <cmath>
+        #include <cstdio>
+        namespace fastops {{
+          using std::exp, std::log1p;
+          double select(bool condition, double a, double b) {{ return condition ? a : b; }}
+        }}
+        #include "activations/smooth.h"
+        namespace fastops::activations {{ {struct} }}
+        int main() {{
+          using fastops::activations::{name};
+          const fastops::Params<double> none{{}};
+          for (double x; std::scanf("%lf", &x) == 1;) {{
+            std::printf("%.17g %.17g\\n", {name}::value(x, none), {name}::gradient(2.0, x, none));
+          }}
+        }}""")
+    run = functools.partial(subprocess.run, check=True, capture_output=True, text=True)
+    run([*CXX, "-O1", "-I", ROOT / "src", program, "-o", tmp_path / "program"])
+    x = torch.tensor([-torch.inf, -800, -30, -1, -0.0, 0, 1e-9, 2, 40, 800, torch.inf, torch.nan], dtype=torch.float64)
+    done = run([tmp_path / "program"], input=" ".join(map(str, x.tolist())))
+    value, gradient = torch.tensor([[*map(float, line.split())] for line in done.stdout.splitlines()]).double().T
+    f = getattr(torch.nn.functional, name.lower())
+    torch.testing.assert_close(value, f(x), equal_nan=True)
+    assert torch.equal(value.signbit() & ~x.isnan(), f(x).signbit() & ~x.isnan())
+    expected = torch.func.vmap(torch.func.grad(f))(x) * 2
+    torch.testing.assert_close(gradient, expected, equal_nan=True)
+
+
+def test_kernel_of_the_guide(tmp_path: Path) -> None:
+    """That of docs/backend.md compiles with the headers that are installed, around a launch of one's own."""
+    program = tmp_path / "kernel.cpp"
+    launch = "void launch(fastops::Activation, fastops::Params<double>, at::Tensor, at::Tensor, at::Tensor);"
+    includes, body = cpp(DOCS / "backend.md").split("\n\n", 1)
+    program.write_text(f"{includes}\n{launch}\n{body}")
+    folders = [Path(fastops.backends.cmake_prefix_path).parents[1] / "include", *map(Path, include_paths())]
+    subprocess.run([*CXX, "-fsyntax-only", *(f"-I{folder}" for folder in folders), program], check=True)
 
 
 def test_headers() -> None:

@@ -49,6 +49,20 @@ def test_command_line() -> None:
         assert "broken: 2 cases" in run.stdout
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nosuch"], "unknown family 'nosuch': it must be one of numerics, "),
+        (["--processes", "0"], "--processes must be at least 1, but is 0"),
+        (["--minutes", "nan"], "--minutes must be at least 0, but is nan"),
+    ],
+)
+def test_errors(arguments: list[str], message: str) -> None:
+    """Each says what there may be."""
+    run = processes.run("fuzz", *arguments)
+    assert run.returncode == 2 and message in run.stderr
+
+
 def test_replay() -> None:
     """A case is run again in its environment, with the cases before it where it needs them."""
     assert processes.run("fuzz", "broken", "--seed", "7").returncode == 0

@@ -68,7 +68,9 @@ def _call(name: str, arguments: list[ast.expr]) -> str:
             return rf"\left|{inner[0]}\right|"
         case "min" | "max" | "log" | "sin" | "tanh":
             return rf"\{name}\left({', '.join(inner)}\right)"
-    return rf"{_GREEK[name]}\left({', '.join(inner)}\right)"
+        case "sigmoid" | "Phi":
+            return rf"{_GREEK[name]}\left({', '.join(inner)}\right)"
+    raise ValueError(f"no LaTeX for the function {name}")
 
 
 def _cases(node: ast.expr) -> str:

@@ -8,6 +8,7 @@ list ``ENVIRONMENTS`` of environment variables: a case runs in ``ENVIRONMENTS[se
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import random
 import sys
@@ -42,6 +43,12 @@ def arguments() -> argparse.Namespace:
     for name, value in (quick if chosen.quick else long).items():
         if getattr(chosen, name) is None:
             setattr(chosen, name, value)
+    for name in chosen.families:
+        if importlib.util.find_spec(f"fuzz.{name}") is None:
+            parser.error(f"unknown family '{name}': it must be one of {', '.join(FAMILIES)}")
+    for name, least in {"minutes": 0, "limit": 1, "processes": 1}.items():
+        if not getattr(chosen, name) >= least:
+            parser.error(f"--{name} must be at least {least}, but is {getattr(chosen, name)}")
     return chosen
 
 

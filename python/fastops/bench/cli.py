@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import json
+import math
+import os
+import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -23,6 +26,7 @@ from .workloads import Workload
 
 PLOT = "plot"
 QUICK_SECONDS, SECONDS = 0.5, 3.0
+_MOST_THREADS_PER_CORE = 4  # with very many, OpenMP ends the process
 
 DESCRIPTION = """\
 Times fastops beside other ways to compute the same: in one process, in turns, from the same weights, and only after its
@@ -49,6 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         peers=_peers(parser, options.peers),
         seconds=options.seconds or (QUICK_SECONDS if options.quick else SECONDS),
     )
+    if options.out:
+        _check_folder(parser, options.out)
     torch.set_num_threads(options.threads)
     rows = _run(chosen, run_options, options.out)
     return 1 if any(row.status == FAILED for row in rows) else 0
@@ -64,12 +70,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("suites", nargs="*", metavar="suite", help=f"{', '.join(SUITES)}; default: all")
     parser.add_argument("--quick", action="store_true", help="fewer cases, and less time for each")
-    parser.add_argument("--threads", type=_positive_int, default=torch.get_num_threads(), help="CPU threads")
+    parser.add_argument("--threads", type=_threads, default=torch.get_num_threads(), help="CPU threads")
     parser.add_argument("--device", default="cpu", help="cpu (default), cuda or mps")
     parser.add_argument("--peers", help=f"comma-separated, of {', '.join(peers.PEERS)}; default: all installed")
-    parser.add_argument("--case", metavar="PATTERN", help="only cases with this in their name; may have *, ? and []")
+    parser.add_argument(
+        "--case", metavar="PATTERN", help="only cases with exactly this in their name; may have *, ? and []"
+    )
     seconds = f"for each case, about; default: {SECONDS:g}, with --quick {QUICK_SECONDS:g}"
-    parser.add_argument("--seconds", type=_positive_float, help=seconds)
+    parser.add_argument("--seconds", type=_seconds, help=seconds)
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder for CSV, tables and plots")
     parser.add_argument("--list", action="store_true", help="name the cases and stop")
     return parser
@@ -102,7 +110,25 @@ def _device(parser: argparse.ArgumentParser, name: str) -> torch.device:
     available = [kind for kind in ("cpu", "cuda", "mps") if kind == "cpu" or getattr(torch, kind).is_available()]
     if name.partition(":")[0] not in available:
         parser.error(f"--device: '{name}' is not available here; it must be one of {', '.join(available)}")
-    return torch.device(name)
+    try:
+        return torch.device(name)
+    except RuntimeError as error:
+        parser.error(f"--device: {str(error).splitlines()[0]}")
+
+
+def _check_folder(parser: argparse.ArgumentParser, folder: Path) -> None:
+    """Makes it, and reads the results that are there, before anything is measured."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+        _earlier(folder)
+    except (OSError, ValueError) as error:
+        parser.error(f"--out: {error}")
+
+
+def _earlier(folder: Path | None) -> list[Row]:
+    return results.read(folder) if folder and (folder / results.FILE).is_file() else []
 
 
 def _peers(parser: argparse.ArgumentParser, names: str | None) -> list[str]:
@@ -122,7 +148,7 @@ def _run(chosen: Chosen, options: Options, folder: Path | None) -> list[Row]:
     out.print(f"{machine}\n\n{tables.legend(options.peers)}\n\n{tables.EXPLANATION}\n")
     if sentence := warning():
         out.print(f"[bold]{sentence}[/]\n")
-    earlier = results.read(folder) if folder and (folder / results.FILE).is_file() else []
+    earlier = _earlier(folder)
     rows: list[Row] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=out, transient=True) as progress:
@@ -158,7 +184,10 @@ def _draw(parser: argparse.ArgumentParser, folders: Sequence[str]) -> int:
     folder = Path(folders[0])
     if not (folder / results.FILE).is_file():
         parser.error(f"{PLOT}: there is no {folder / results.FILE}; run with --out {folder} first")
-    _write_report(console(), folder)
+    try:
+        _write_report(console(), folder)
+    except ValueError as error:
+        parser.error(f"{PLOT}: {error}")
     return 0
 
 
@@ -174,15 +203,19 @@ def console() -> Console:
     return terminal if terminal.is_terminal else Console(highlight=False, width=160)
 
 
-def _positive_int(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, but is {value}")
+def _threads(text: str) -> int:
+    value = int(text) if text.isdecimal() else 0
+    most = _MOST_THREADS_PER_CORE * (os.cpu_count() or 1)
+    if not 1 <= value <= most:
+        raise argparse.ArgumentTypeError(f"must be an integer from 1 to {most}, but is {text}")
     return value
 
 
-def _positive_float(text: str) -> float:
-    value = float(text)
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"must be above 0, but is {text}")
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number above 0, but is {text}")
     return value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,16 +68,19 @@ class Row:
 
 
 COLUMNS = [field.name for field in fields(Row)]
+REQUIRED = [field.name for field in fields(Row) if field.default is MISSING]
 
 
 def write(folder: Path, rows: Iterable[Row]) -> None:
     """Writes the rows into the folder's CSV file."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / FILE).open("w", newline="", encoding="utf-8") as file:
+    new = folder / f"{FILE}.new"  # so that nothing is lost by whatever ends the process
+    with new.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
         for row in rows:
             writer.writerow({name: _text(value) for name, value in asdict(row).items()})
+    new.replace(folder / FILE)
 
 
 def read(folder: Path, name: str = FILE) -> list[Row]:
@@ -85,12 +88,20 @@ def read(folder: Path, name: str = FILE) -> list[Row]:
 
     Raises:
         FileNotFoundError: there is none.
+        ValueError: it is not what :func:`write` has written, or has columns of a newer version.
     """
     path = folder / name
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist: write it with python -m fastops.bench --out {folder}")
     with path.open(newline="", encoding="utf-8") as file:
-        return [_row(record) for record in csv.DictReader(file)]
+        reader = csv.DictReader(file)
+        columns = reader.fieldnames or []
+        unknown = [name for name in columns if name not in COLUMNS]
+        missing = [name for name in REQUIRED if name not in columns]
+        if unknown or missing:
+            what = f"has unknown columns {', '.join(unknown)}" if unknown else f"has no columns {', '.join(missing)}"
+            raise ValueError(f"{path} {what}: it is not of this version of fastops.bench")
+        return [_row(record) for record in reader]
 
 
 def merged(old: Iterable[Row], new: Iterable[Row]) -> list[Row]:
