@@ -9,9 +9,10 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
@@ -92,6 +93,16 @@ def sharded_by_layer(rank: int, mesh: DeviceMesh, kind: str, folder: str) -> Non
     assert_trained_like_one_process(module, kind)
 
 
+def sharded_with_checkpoints(rank: int, mesh: DeviceMesh, kind: str, folder: str) -> None:
+    """By the first FSDP, in whose backward pass the parameters are plain tensors among the layers' attributes."""
+    inner = seeded(kind)
+    wrapped = checkpoint_wrapper(inner)
+    module = FullyShardedDataParallel(wrapped, use_orig_params=True, device_id=torch.device("cpu"))
+    train(module, *batch(4 * rank, 4 * rank + 4))
+    with FullyShardedDataParallel.summon_full_params(module):
+        assert_trained_like_one_process(inner, kind)
+
+
 def tensor_parallel(rank: int, mesh: DeviceMesh, kind: str, folder: str) -> None:
     module = parallelize_module(seeded(kind), mesh, PLANS[kind])
     train(module, *batch())
@@ -158,6 +169,7 @@ WAYS = [
     data_parallel,
     sharded,
     sharded_by_layer,
+    sharded_with_checkpoints,
     tensor_parallel,
     tensor_parallel_in_dtensors,
     tensor_parallel_in_one_op,

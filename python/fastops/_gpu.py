@@ -97,5 +97,5 @@ def _runs(code: str, gpu: str) -> bool:
     if number.endswith("a"):
         return gpu == f"sm_{number[:-1]}"
     has, wants = (divmod(int(text), 10) for text in (gpu.partition("_")[2], number.removesuffix("f")))
-    same_generation = has[0] == wants[0]
-    return has >= wants and (same_generation if kind == "sm" or number.endswith("f") else True)
+    is_for_later = kind == "compute" and not number.endswith("f")
+    return has >= wants and (is_for_later or has[0] == wants[0])
