@@ -235,6 +235,49 @@ def test_gradients_of_everything_at_once(aot: bool) -> None:
 # ---- shapes, parameters and values that change ----
 
 
+class HiddenTwice(nn.Module):
+    """For one row without a batch, what the first layer gives looks like a bias of the second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.relu(self.first(x))
+        return h + self.second(h)
+
+
+@pytest.mark.parametrize("function", [F.leaky_relu, F.softshrink, F.gelu])
+def test_result_written_in_place(function: Callable[[Tensor], Tensor]) -> None:
+    """Where the op keeps its result for the gradient, and the function its argument, it is left in training."""
+    layer = nn.Linear(6, 6).double()
+
+    def block(x: Tensor) -> Tensor:
+        h = function(layer(x))
+        h += x
+        return h
+
+    x = rand(4, 6)
+    results = []
+    for called in (torch.compile(block, backend="fastops"), block):
+        y = called(x)
+        results.append([y, *torch.autograd.grad((y**2).sum(), list(layer.parameters()))])
+    torch.testing.assert_close(*results)
+
+
+def test_argument_that_is_computed_inside() -> None:
+    """Is no argument: the ops are smaller."""
+    softplus = lambda x: (lambda s: x * torch.tanh(s) * s)(torch.nn.functional.softplus(x))  # noqa: E731
+    for function, sizes in (
+        (HiddenTwice(), (6,)),
+        (lambda h: torch.nn.functional.linear(h, h), (3, 3)),
+        (softplus, (4,)),
+    ):
+        torch._dynamo.reset()
+        x = torch.randn(sizes)
+        torch.testing.assert_close(torch.compile(function, backend="fastops")(x), function(x))
+
+
 def test_dynamic_shapes() -> None:
     """One graph for all numbers of rows, with the module's parameter in it."""
     model = nn.Sequential(nn.Linear(6, 6), nn.Softshrink(0.3), nn.Linear(6, 5)).double()

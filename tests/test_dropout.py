@@ -87,3 +87,9 @@ def test_no_dropout_needs_no_seed(device: Any) -> None:
     """Where p is 0 there is nothing to drop."""
     x = torch.randn(3, 4, device=device)
     assert torch.equal(ops.sequential(x, [], "dropout relu", [0.0]), torch.relu(x))
+    call = lambda x: fastops.functional.sequential(x, [], "dropout relu", [0.0])  # noqa: E731
+    assert torch.equal(torch.vmap(call, randomness="different")(x), torch.relu(x))
+    seeded = lambda x, seed: fastops.functional.sequential(x, [], "dropout relu", [0.0], seed)  # noqa: E731
+    for dims in ((0, 0), (None, 0)):
+        result = torch.vmap(seeded, dims)(x, torch.arange(3, device=device))
+        assert torch.equal(result, torch.relu(x if dims[0] == 0 else x.expand(3, 3, 4)))

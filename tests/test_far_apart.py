@@ -106,6 +106,10 @@ only_ends = pytest.mark.skipif(
 )
 
 
+# Two more than packets for every thread of AMD's largest grid but one, each of which takes a thread of its own.
+MOST_IN_PACKETS = 16 // DTYPE.itemsize * (2**32 - 257) + 2
+
+
 @only_ends
 @pytest.mark.parametrize(
     ("sizes", "stride", "offset"),
@@ -114,8 +118,9 @@ only_ends = pytest.mark.skipif(
         ((2, 2**31 + 2048), (2**31 + 4096, 1), 0),
         ((257 * 65535 * 128, 2), (3, 1), 0),
         ((1, 2**32 + 2048), (2**32 + 2048, 1), 1),
+        ((1, MOST_IN_PACKETS), (MOST_IN_PACKETS, 1), 0),
     ],
-    ids=["columns", "columns-of-two", "rows", "columns-past-a-grid"],
+    ids=["columns", "columns-of-two", "rows", "columns-past-a-grid", "packets-past-a-grid"],
 )
 def test_ends(sizes, stride, offset, device):
     """The first and the last of more than 2**31 columns, or rows, or than a grid has threads.

@@ -118,7 +118,7 @@ CALLS = {
     "wide mlp": (lambda d: ops.mlp(*mlp_arguments(d, features=200)), ["multiply"] * 2),
     "wide mlp_backward": (
         lambda d: mlp_backward(d, rows=100, features=200),
-        ["multiply"] * 2 + ["backward"] + ["multiply"] * 4,
+        ["multiply"] * 2 + ["transform_row"] + ["multiply"] * 4,
     ),
     "sequential": (lambda d: ops.sequential(*steps_on_rows(d)), ["forward"]),
     "sequential_backward": (rows_backward, ["backward", "add_blocks"]),

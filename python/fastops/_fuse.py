@@ -22,12 +22,13 @@ def fuse(function: Callable[..., Any]) -> Callable[..., Any]:
     Args:
         function: takes tensors and numbers, and gives a tensor, or a tuple, list or dict of tensors. What it computes
             for an element may depend on the same element of its tensors only. It may use Python's numbers and control
-            flow over them as it likes, but other tensors only as arguments.
+            flow over them as it likes, but other tensors only as arguments. Where it asks for their shape, it is called
+            as it is, unless they have one dimension.
 
     Returns:
-        A function with the same signature. Its tensors are broadcast against each other; its results are contiguous.
-        It compiles when it is first called with tensors of some dtypes, for any sizes. Under ``torch.compile``,
-        ``torch.func`` and forward-mode differentiation it is ``function`` itself.
+        A function with the same signature. Its tensors are broadcast against each other, and each result has that
+        shape; results are contiguous. It compiles when it is first called with tensors of some dtypes, for any sizes.
+        Under ``torch.compile``, ``torch.func`` and forward-mode differentiation it is ``function`` itself.
 
     Raises:
         TypeError: ``function`` cannot be called.
@@ -41,6 +42,8 @@ def fuse(function: Callable[..., Any]) -> Callable[..., Any]:
     """
     if not callable(function):
         raise TypeError(f"fastops.fuse: function must be a function, but is a {type(function).__qualname__}")
+
+    asks_for_shape = not _SHAPE.isdisjoint(getattr(getattr(function, "__code__", None), "co_names", ()))
 
     @functools.cache
     def compiled() -> Any:
@@ -56,10 +59,12 @@ def fuse(function: Callable[..., Any]) -> Callable[..., Any]:
         shape = tensors[0].shape
         if any(tensor.shape != shape for tensor in tensors):
             shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
-        if shape.numel() < 2:  # sizes 0 and 1 would be graphs of their own
+        is_reshaped = any(tensor.dim() != 1 or tensor.shape != shape for tensor in tensors)
+        # Sizes 0 and 1 would be graphs of their own.
+        if shape.numel() < 2 or (is_reshaped and (asks_for_shape or _has_numbers_of_other_dtypes(tensors))):
             return function(*arguments, **keywords)
         values = [_flat(value, shape) for value in (*arguments, *keywords.values())]
-        result = compiled()(values, tuple(keywords))
+        result = compiled()(values, tuple(keywords), is_reshaped)
         if isinstance(result, (tuple, list, dict)):
             from ._torch_internal import tree_map
 
@@ -67,6 +72,15 @@ def fuse(function: Callable[..., Any]) -> Callable[..., Any]:
         return _in_shape(shape, result)
 
     return fused
+
+
+# What tensors are asked about their shape, which is not the same once they are flat.
+_SHAPE = {"dim", "is_contiguous", "len", "ndim", "numel", "shape", "size", "stride"}
+
+
+def _has_numbers_of_other_dtypes(tensors: list[Tensor]) -> bool:
+    """Whether there are tensors without dimensions of another dtype than the others, which decides less than theirs."""
+    return len({tensor.dtype for tensor in tensors}) > 1 and any(tensor.dim() == 0 for tensor in tensors)
 
 
 def _flat(value: Any, shape: torch.Size) -> Any:

@@ -268,6 +268,8 @@ typename Op::Result sequential_batched(Op op) {
   const Vmap vmap(network.input);
   const Tensor input = vmap.expand(network.input);
   op.input = input;
+  const std::optional<Tensor> no_seed;  // what is given belongs to dropouts that drop nothing; it may be batched, too
+  op.seed = no_seed;
   return vmap.wrap(call_op(op));
 }
 

@@ -142,7 +142,7 @@ _IN_PLACE_OPERATORS = set(
 
 
 def _is_in_place(name: str) -> bool:
-    return name.endswith("_") and not name.endswith("__")
+    return name.endswith("_") and not name.endswith("__") and name not in ("and_", "is_", "not_", "or_")  # of operator
 
 
 def _has_inplace_on(node: fx.Node) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ from torch import fx
 
 from .._resolve import PARAMETERS, describe
 from .._torch_internal import dispatch_key_for_device, has_kernel
-from .calls import ELEMENTWISE, call_of
+from .calls import ELEMENTWISE, call_of, written
 from .facts import Facts, same_sizes, value_of
 from .formulas import IDENTITY, Activation
 from .patterns import Activated, Gated, Inside, Linear, Patterns
@@ -61,7 +62,7 @@ class _Transposed(NamedTuple):
 class _Plan(NamedTuple):
     """An op with its arguments, and the nodes that it replaces besides the one whose place it takes.
 
-    Without a matrix product it has an ``elementwise`` activation.
+    Without a matrix product it has an ``elementwise`` activation. The ``last`` activation gives its result.
     """
 
     op: str
@@ -69,6 +70,7 @@ class _Plan(NamedTuple):
     inside: Inside
     text: str
     elementwise: str | None = None
+    last: Activation = IDENTITY
 
 
 class _Layer(NamedTuple):
@@ -187,6 +189,10 @@ class _Fusion:
 
     def _try(self, node: fx.Node, plan: _Plan) -> tuple[str | None, Any]:
         """What speaks against a plan, or else the fake tensor that its op gives."""
+        given: list[fx.Node] = []
+        _map(plan.arguments, given.append, given.append)
+        if twice := plan.inside.intersection(given):
+            return f"{next(iter(twice)).name} is also an argument of the op", None
         for inner in plan.inside:
             if others := set(inner.users) - plan.inside - {node}:
                 return f"{inner.name} is also needed by {', '.join(sorted(other.name for other in others))}", None
@@ -201,6 +207,9 @@ class _Fusion:
         if not self.facts.nothing_written(nodes):
             return "something is written to in place in between", None
         expected = value_of(node)
+        is_written = any(node in written(user) for user in node.users)
+        if is_written and expected.requires_grad and _keeps_output(*plan.last):
+            return "its result, which the op keeps for its gradient, is written to in place", None
         if not _has_kernel(plan.op, expected.device):
             return f"fastops has no kernel for {expected.device.type}", None
         try:
@@ -248,7 +257,7 @@ class _Fusion:
 def _linear_act(layer: _Layer) -> _Plan:
     name, params = layer.activation
     arguments = (layer.linear.input, layer.weight, layer.linear.bias, name, list(params))
-    return _Plan("linear_act", arguments, layer.inside, f"linear_act({describe(name, params)})")
+    return _Plan("linear_act", arguments, layer.inside, f"linear_act({describe(name, params)})", last=layer.activation)
 
 
 def _mlp(layers: list[_Layer], inside: Inside) -> _Plan:
@@ -260,7 +269,7 @@ def _mlp(layers: list[_Layer], inside: Inside) -> _Plan:
         *(hidden.name, last.name, list(hidden.params), list(last.params)),
     )
     text = ", ".join([describe(*hidden)] * (len(layers) - 1) + ([describe(*last)] if last != IDENTITY else []))
-    return _Plan("mlp", arguments, inside, f"mlp of {len(layers)} layers({text})")
+    return _Plan("mlp", arguments, inside, f"mlp of {len(layers)} layers({text})", last=last)
 
 
 def _gated_act(gated: Gated) -> _Plan:
@@ -275,12 +284,14 @@ def _gated_act(gated: Gated) -> _Plan:
 def _bias_act(activated: Activated, tensor: fx.Node, bias: fx.Node) -> _Plan:
     name, params = activated.activation
     inside = activated.inside | {activated.base}
-    return _Plan("bias_act", (tensor, bias, name, list(params)), inside, f"bias_act({describe(name, params)})", name)
+    arguments, text = (tensor, bias, name, list(params)), f"bias_act({describe(name, params)})"
+    return _Plan("bias_act", arguments, inside, text, name, activated.activation)
 
 
 def _activation(activated: Activated) -> _Plan:
     name, params = activated.activation
-    return _Plan(name, (activated.base, *params), activated.inside, describe(name, params), name)
+    arguments, text = (activated.base, *params), describe(name, params)
+    return _Plan(name, arguments, activated.inside, text, name, activated.activation)
 
 
 def _op(name: str) -> Any:
@@ -300,6 +311,21 @@ def _map(arguments: Any, node: Callable[[fx.Node], Any], transposed: Callable[[f
 
 def _has_kernel(op: str, device: torch.device) -> bool:
     return bool(has_kernel(f"fastops::{op}", dispatch_key_for_device(device.type)))
+
+
+@functools.cache
+def _keeps_output(name: str, params: tuple[float, ...]) -> bool:
+    """Whether the derivative of an activation is taken of its output, which must stay as it is until then."""
+    with torch.enable_grad():
+        x = torch.zeros(1, requires_grad=True)
+        y = _op(name)(x, *params)
+        with torch.no_grad():
+            y.add_(1)
+        try:
+            torch.autograd.grad(y, x)
+        except RuntimeError:
+            return True
+    return False
 
 
 def _is_unused(node: fx.Node) -> bool:

@@ -15,21 +15,17 @@ from .backend import copy_of
 from .calls import written
 from .facts import same_sizes, storage_of
 from .fusion import fuse_graph
-from .shortcuts import Shortcuts, record, recorded
+from .shortcuts import Shortcuts, of_sizes, record, recorded
 
 Function = Callable[..., Any]
 
 # Kernels for more elements than this use several threads.
 _LARGE = 1 << 15
+# Of calls with other dtypes, numbers, ..., for each of which there are kernels.
+_MOST_KINDS = 1024
 # What is elementwise without having the tag.
-_ALSO = {
-    torch.ops.aten.alias,
-    torch.ops.aten.detach,
-    torch.ops.aten.full_like,
-    torch.ops.aten.ones_like,
-    torch.ops.aten.scalar_tensor,
-    torch.ops.aten.zeros_like,
-}
+_ALSO = {f"aten::{name}" for name in "alias detach full_like ones_like scalar_tensor zeros_like".split()}
+_CAST = "aten::_to_copy"
 
 
 class Compiled:
@@ -39,13 +35,13 @@ class Compiled:
         self._compiled = torch.compile(function, backend=_Backend(), fullgraph=True, dynamic=True)
         self._shortcuts = Shortcuts(function)
 
-    def __call__(self, values: Sequence[Any], names: Sequence[str]) -> Any:
-        """Calls it; the last of the values have these names."""
+    def __call__(self, values: Sequence[Any], names: Sequence[str], is_reshaped: bool) -> Any:
+        """Calls it; the last of the values have these names, and tensors have been reshaped to be such."""
         shortcut = self._shortcuts.find(self._shortcuts.key(values, names))
         if shortcut is not None:
             return shortcut(values)
         count = len(values) - len(names)
-        with record() as calls:
+        with record(is_reshaped) as calls:
             result = self._call(*values[:count], **dict(zip(names, values[count:], strict=True)))
         self._shortcuts.learn(values, names, calls, result)
         return result
@@ -54,7 +50,8 @@ class Compiled:
         from .._torch_internal import BackendCompilerFailed, TorchRuntimeError, Unsupported, dynamo_config
 
         try:
-            with dynamo_config.patch(specialize_float=True, specialize_int=True):
+            limits = {"recompile_limit": _MOST_KINDS, "accumulated_recompile_limit": _MOST_KINDS}
+            with dynamo_config.patch(specialize_float=True, specialize_int=True, **limits):
                 return self._compiled(*arguments, **keywords)
         except BackendCompilerFailed as error:
             if isinstance(error.inner_exception, ValueError):
@@ -95,8 +92,7 @@ class _Backend:
             kernel = self._pointwise(
                 functools.partial(call, graph.forward), graph.code, [example_inputs[i] for i in tensors]
             )
-        if not _depends_on_sizes(graph):
-            kernel = recorded(kernel)
+        kernel = of_sizes(kernel) if _depends_on_sizes(graph) else recorded(kernel)
         return lambda *inputs: kernel(*(inputs[i] for i in tensors))
 
     def _pointwise(self, function: Function, code: str, examples: Sequence[Tensor]) -> Pointwise:
@@ -116,12 +112,24 @@ class Pointwise:
         self.function = function
         self._kernels: dict[Any, Function] = {}
         self._derivatives: dict[Any, Pointwise] = {}
+        self._have_gradients: dict[tuple[bool, ...], tuple[bool, ...]] = {}
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
             apply: Any = _Differentiable.apply
             return apply(self, *tensors)
         return self.run(tensors)
+
+    def have_gradients(self, tensors: Sequence[Tensor], needed: tuple[bool, ...]) -> tuple[bool, ...]:
+        """Which of the results have gradients where these tensors need some: not what is detached, or of the others."""
+        if needed not in self._have_gradients:
+            with torch.enable_grad():
+                few = [
+                    torch.ones(2, dtype=tensor.dtype, device=tensor.device, requires_grad=needs)
+                    for tensor, needs in zip(tensors, needed, strict=True)
+                ]
+                self._have_gradients[needed] = tuple(result.requires_grad for result in self.function(*few))
+        return self._have_gradients[needed]
 
     def run(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """One kernel, without autograd."""
@@ -132,11 +140,12 @@ class Pointwise:
         # Gradients come with any strides.
         return tuple(self._kernels[key]([tensor.contiguous() for tensor in tensors]))
 
-    def derivative(self, count: int, wanted: tuple[int, ...]) -> Pointwise:
-        """Of the ``count`` inputs and the outputs' gradients: the gradients of the inputs that are wanted."""
-        if wanted not in self._derivatives:
-            self._derivatives[wanted] = Pointwise(functools.partial(_gradients, self.function, count, wanted))
-        return self._derivatives[wanted]
+    def derivative(self, count: int, wanted: tuple[int, ...], given: tuple[int, ...]) -> Pointwise:
+        """Of the ``count`` inputs and gradients of the given outputs: the gradients of the inputs that are wanted."""
+        key = wanted, given
+        if key not in self._derivatives:
+            self._derivatives[key] = Pointwise(functools.partial(_gradients, self.function, count, wanted, given))
+        return self._derivatives[key]
 
     def trace(self, tensors: Sequence[Tensor], size: int) -> fx.GraphModule:
         """The function as a graph of ATen ops for any size; kernels are made for sizes like this one."""
@@ -172,25 +181,32 @@ class _Differentiable(torch.autograd.Function):
     def forward(ctx: Any, pointwise: Pointwise, *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.pointwise = pointwise
         ctx.save_for_backward(*tensors)
-        outputs = pointwise.run(tensors)
-        ctx.differentiable = [_is_differentiable(output) for output in outputs]
-        ctx.mark_non_differentiable(*(output for output in outputs if not _is_differentiable(output)))
-        return outputs
+        ctx.set_materialize_grads(False)
+        outputs: list[Tensor] = []
+        for output in pointwise.run(tensors):  # autograd knows results by their identity
+            outputs.append(output.clone() if any(output is other for other in outputs) else output)
+        flags = pointwise.have_gradients(tensors, ctx.needs_input_grad[1:])
+        ctx.mark_non_differentiable(*(output for output, flag in zip(outputs, flags, strict=True) if not flag))
+        return tuple(outputs)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         tensors = ctx.saved_tensors
         wanted = tuple(i for i, needed in enumerate(ctx.needs_input_grad[1:]) if needed)
-        given = [gradient for gradient, is_one in zip(gradients, ctx.differentiable, strict=True) if is_one]
-        results = ctx.pointwise.derivative(len(tensors), wanted)(*tensors, *given)
+        given = {i: gradient for i, gradient in enumerate(gradients) if gradient is not None}
+        if not given:
+            return (None,) * (1 + len(tensors))
+        results = ctx.pointwise.derivative(len(tensors), wanted, tuple(given))(*tensors, *given.values())
         found = dict(zip(wanted, results, strict=True))
         return None, *(found.get(i) for i in range(len(tensors)))
 
 
-def _gradients(function: Function, count: int, wanted: tuple[int, ...], *tensors: Tensor) -> tuple[Tensor, ...]:
+def _gradients(
+    function: Function, count: int, wanted: tuple[int, ...], given: tuple[int, ...], *tensors: Tensor
+) -> tuple[Tensor, ...]:
     inputs, gradients = tensors[:count], tensors[count:]
-    outputs = [output for output in function(*inputs) if _is_differentiable(output)]
-    pairs = [pair for pair in zip(outputs, gradients, strict=True) if pair[0].requires_grad]
+    outputs = function(*inputs)
+    pairs = [(outputs[i], gradient) for i, gradient in zip(given, gradients, strict=True) if outputs[i].requires_grad]
     if not pairs:
         return tuple(torch.zeros_like(inputs[i]) for i in wanted)
     return torch.autograd.grad(
@@ -226,7 +242,9 @@ def _check(graph: fx.GraphModule) -> None:
             continue
         op: Any = node.target
         is_op = isinstance(op, OpOverload)
-        is_elementwise = is_op and (torch.Tag.pointwise in op.tags or op.overloadpacket in _ALSO)
+        name = op._schema.name if is_op else ""
+        is_cast = name == _CAST and node.kwargs.get("device") in (None, node.args[0].meta["val"].device)
+        is_elementwise = is_op and (torch.Tag.pointwise in op.tags or name in _ALSO or is_cast)
         if not is_elementwise or torch.Tag.nondeterministic_seeded in op.tags:
             raise ValueError(f"fastops.fuse: {op} is not an elementwise function of its tensors")
     size = graph.graph.find_nodes(op="placeholder")[0].meta["val"].shape

@@ -36,6 +36,9 @@ class Polynomial:
 
     def __add__(self, other: Polynomial) -> Polynomial:
         terms = dict(self.terms)
+        a, b = terms.get(_ONE, 0.0), other.terms.get(_ONE, 0.0)
+        if abs(a + b) < 0.01 * max(abs(a), abs(b)) and max(abs(a), abs(b)) > 1000:
+            return Polynomial.function("rounded", self, other)  # as x + 1.5 * 2**23 - 1.5 * 2**23 is
         for monomial, coefficient in other.terms.items():
             terms[monomial] = terms.get(monomial, 0.0) + coefficient
         if len(terms) > 1 and terms.get(_ONE) == 0.0:

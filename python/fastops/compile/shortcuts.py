@@ -53,6 +53,7 @@ class Shortcut(NamedTuple):
 
 class _Recording(threading.local):
     calls: list[Call] | None = None
+    is_reshaped = False
 
 
 _recording = _Recording()
@@ -70,11 +71,22 @@ def recorded(kernel: Kernel) -> Kernel:
     return call
 
 
+def of_sizes(kernel: Kernel) -> Kernel:
+    """The kernel of some sizes alone, which are not those that were given where tensors were reshaped."""
+
+    def call(*tensors: Tensor) -> Sequence[Tensor]:
+        if _recording.is_reshaped:
+            raise ValueError("fastops.fuse: the function depends on the sizes of its tensors")
+        return kernel(*tensors)
+
+    return call
+
+
 @contextlib.contextmanager
-def record() -> Iterator[list[Call]]:
-    """The calls of kernels within."""
+def record(is_reshaped: bool) -> Iterator[list[Call]]:
+    """The calls of kernels within, whose tensors were reshaped or not."""
     calls: list[Call] = []
-    _recording.calls = calls
+    _recording.calls, _recording.is_reshaped = calls, is_reshaped
     try:
         yield calls
     finally:
@@ -92,9 +104,11 @@ class Shortcuts:
     def key(self, values: Sequence[Any], names: Sequence[str]) -> Any:
         """The kind of a call with these values, the last ones by these names; None if it has none."""
         kinds: list[Any] = [self._surroundings.addresses(), torch.is_grad_enabled(), torch.get_default_dtype(), *names]
-        for value in values:
+        first: dict[int, int] = {}  # Dynamo takes a tensor that is given twice for one
+        for place, value in enumerate(values):
             if isinstance(value, Tensor):
-                kinds += (value.dtype, value.device, value.requires_grad, value.is_contiguous())
+                same = first.setdefault(id(value), place)
+                kinds += (value.dtype, value.device, value.requires_grad, value.is_contiguous(), same)
             elif isinstance(value, float):
                 kinds.append(value.hex())  # 0.0 == -0.0
             elif isinstance(value, (bool, int, str, type(None))):
