@@ -91,6 +91,14 @@ def test_one_result_twice_and_detached() -> None:
         torch.testing.assert_close(*results)
 
 
+def test_lazy_negation_and_conjugation() -> None:
+    """Tensors whose elements are only marked as negated or conjugated."""
+    fused, x = fastops.fuse(lambda x: torch.sin(x) * x + 1), rand(6)
+    z = torch.complex(x, rand(6, seed=1))
+    for tensor in (torch._neg_view(x), z.conj().imag, z.conj()):
+        torch.testing.assert_close(fused(tensor), torch.sin(tensor) * tensor + 1)
+
+
 def test_unused_result() -> None:
     """Adds nothing to a gradient, not even the NaN that it has there."""
     x = torch.zeros(5, requires_grad=True)

@@ -101,6 +101,7 @@ def _can_be_compiled(tensors: list[Tensor]) -> bool:
         len(tensors) > 0  # Dynamo of torch 2.11 traces no bool() of a list
         and not torch.compiler.is_compiling()
         and all(type(tensor) in (Tensor, torch.nn.Parameter) for tensor in tensors)
+        and not any(tensor.is_neg() or tensor.is_conj() for tensor in tensors)
         and not in_transform()
         and not is_function_mode_enabled()
     )

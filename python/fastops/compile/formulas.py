@@ -87,6 +87,8 @@ def recognize(function: Polynomial, dtype: torch.dtype) -> Activation | None:
         values = tuple(value for param in params if (value := param.constant) is not None)
         if argument == X:
             return Activation(name, values) if len(values) == len(params) else None
+    if not all(map(math.isfinite, function.numbers())):
+        return None
     digits = 13 if dtype is torch.float64 else 7
     key = function.key(digits)
     for name, formula in _formulas().get(frozenset(function.names()), ()):
