@@ -99,6 +99,14 @@ def test_lazy_negation_and_conjugation() -> None:
         torch.testing.assert_close(fused(tensor), torch.sin(tensor) * tensor + 1)
 
 
+def test_second_derivatives_through_abs() -> None:
+    """PyTorch's of the sign asks for sizes: for each there is a kernel."""
+    function = lambda x: x / (1 + x.abs())  # noqa: E731
+    fused = fastops.fuse(function)
+    for size in (7, 9, 7):
+        torch.testing.assert_close(derivatives(fused, 3, rand(size)), derivatives(function, 3, rand(size)))
+
+
 def test_unused_result() -> None:
     """Adds nothing to a gradient, not even the NaN that it has there."""
     x = torch.zeros(5, requires_grad=True)

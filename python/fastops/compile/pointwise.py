@@ -113,6 +113,7 @@ class Pointwise:
         self._kernels: dict[Any, Function] = {}
         self._derivatives: dict[Any, Pointwise] = {}
         self._have_gradients: dict[tuple[bool, ...], tuple[bool, ...]] = {}
+        self._is_for_one_size = False  # as second derivatives of abs are: PyTorch's asks for the sizes
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
@@ -133,10 +134,13 @@ class Pointwise:
 
     def run(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """One kernel, without autograd."""
-        is_large = tensors[0].numel() > _LARGE
-        key = is_large, torch.get_num_threads(), *((tensor.dtype, tensor.device) for tensor in tensors)
+        count = tensors[0].numel()
+        size = count if self._is_for_one_size else 64 * _LARGE if count > _LARGE else _LARGE // 16
+        key = size, torch.get_num_threads(), *((tensor.dtype, tensor.device) for tensor in tensors)
         if key not in self._kernels:
-            self._kernels[key] = self._compile(tensors, 64 * _LARGE if is_large else _LARGE // 16)
+            self._kernels[key] = self._compile(tensors, size)
+            if self._is_for_one_size and size != count:
+                return self.run(tensors)
         # Gradients come with any strides.
         return tuple(self._kernels[key]([tensor.contiguous() for tensor in tensors]))
 
@@ -156,7 +160,9 @@ class Pointwise:
         from .._torch_internal import compile_fx_inner, select_decomp_table
 
         # Without AOTAutograd, which takes longer than a small kernel at every call and has nothing to do here.
-        graph = torch.func.functionalize(self.trace(tensors, size))
+        traced = self.trace(tensors, size)
+        self._is_for_one_size = same_sizes(_size_of(traced), [size])
+        graph = torch.func.functionalize(traced)
         with torch.no_grad():
             decomposed = _trace(graph, tensors, size, decomposition_table=select_decomp_table())
             inputs = [node.meta["val"] for node in decomposed.graph.find_nodes(op="placeholder")]
@@ -233,6 +239,12 @@ def _depends_on_sizes(graph: fx.GraphModule) -> bool:
     return any(not isinstance(size, torch.SymInt) or size.node.shape_env.guards for size in sizes)
 
 
+def _size_of(graph: fx.GraphModule) -> torch.Size:
+    """The tensors' one size; a number where the graph is for no other."""
+    size: torch.Size = graph.graph.find_nodes(op="placeholder")[0].meta["val"].shape
+    return size
+
+
 def _check(graph: fx.GraphModule) -> None:
     """Raises ValueError if the function is not elementwise."""
     for node in graph.graph.nodes:
@@ -247,7 +259,7 @@ def _check(graph: fx.GraphModule) -> None:
         is_elementwise = is_op and (torch.Tag.pointwise in op.tags or name in _ALSO or is_cast)
         if not is_elementwise or torch.Tag.nondeterministic_seeded in op.tags:
             raise ValueError(f"fastops.fuse: {op} is not an elementwise function of its tensors")
-    size = graph.graph.find_nodes(op="placeholder")[0].meta["val"].shape
+    size = _size_of(graph)
     outputs: Any = graph.graph.output_node().args[0]
     for output in outputs if isinstance(outputs, (tuple, list)) else [outputs]:
         if not isinstance(output, fx.Node) or not same_sizes(output.meta["val"].shape, size):
