@@ -2,6 +2,7 @@
 
 import mmap
 import os
+import sys
 
 import pytest
 import torch
@@ -26,7 +27,9 @@ def untouched_memory(elements, device):
         return torch.zeros(elements, dtype=DTYPE, device=device)
     if device.type != "cpu" or not hasattr(mmap, "MAP_PRIVATE"):
         pytest.skip("needs memory that is taken as it is touched")
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+    # Python before 3.13 has no name for Linux's flag.
+    reserve_none = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | reserve_none
     try:
         return torch.frombuffer(mmap.mmap(-1, size, flags=flags), dtype=DTYPE)
     except OSError as error:
