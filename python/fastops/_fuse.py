@@ -57,9 +57,9 @@ def fuse(function: Callable[..., Any]) -> Callable[..., Any]:
         if not _can_be_compiled(tensors):
             return function(*arguments, **keywords)
         shape = tensors[0].shape
+        is_reshaped = len(shape) != 1
         if any(tensor.shape != shape for tensor in tensors):
-            shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
-        is_reshaped = any(tensor.dim() != 1 or tensor.shape != shape for tensor in tensors)
+            shape, is_reshaped = torch.broadcast_shapes(*(tensor.shape for tensor in tensors)), True
         # Sizes 0 and 1 would be graphs of their own.
         if shape.numel() < 2 or (is_reshaped and (asks_for_shape or _has_numbers_of_other_dtypes(tensors))):
             return function(*arguments, **keywords)
@@ -100,8 +100,10 @@ def _can_be_compiled(tensors: list[Tensor]) -> bool:
     return (
         len(tensors) > 0  # Dynamo of torch 2.11 traces no bool() of a list
         and not torch.compiler.is_compiling()
-        and all(type(tensor) in (Tensor, torch.nn.Parameter) for tensor in tensors)
-        and not any(tensor.is_neg() or tensor.is_conj() for tensor in tensors)
+        and all(
+            type(tensor) in (Tensor, torch.nn.Parameter) and not tensor.is_neg() and not tensor.is_conj()
+            for tensor in tensors
+        )
         and not in_transform()
         and not is_function_mode_enabled()
     )
