@@ -272,12 +272,10 @@ def plain_norm(module: Any, dtype: torch.dtype | None) -> tuple[str, int, float]
     eps = module.eps
     if eps is None and type(module) is nn.RMSNorm and dtype in (torch.float32, torch.float64):
         eps = torch.finfo(dtype).eps
-    if not isinstance(eps, (int, float)) or not is_plain_or_none(stored_tensor(module, "weight")):
+    name, tensors = ("layer_norm", ["weight", "bias"]) if type(module) is nn.LayerNorm else ("rms_norm", ["weight"])
+    if not isinstance(eps, (int, float)) or not all(is_plain_or_none(stored_tensor(module, one)) for one in tensors):
         return None
-    if type(module) is nn.RMSNorm:
-        return "rms_norm", module.normalized_shape[0], eps
-    is_plain = is_plain_or_none(stored_tensor(module, "bias"))
-    return ("layer_norm", module.normalized_shape[0], eps) if is_plain else None
+    return name, module.normalized_shape[0], eps
 
 
 def is_plain_dropout(module: Any) -> bool:

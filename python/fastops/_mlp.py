@@ -13,6 +13,7 @@ from torch.compiler import is_compiling
 from . import _C, functional
 from ._eager import check_tensor, is_plain_tensor
 from ._network import (
+    ATTRIBUTES_BEFORE,
     Network,
     Plan,
     as_network,
@@ -237,7 +238,7 @@ class MLP(Perceptron):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         own = self.__dict__
-        if not {"activation", "params", "output_activation", "output_params", "dropout"} <= own.keys():
+        if not own.keys() >= ATTRIBUTES_BEFORE:
             return
         # Pickled by a version whose activations were no modules: `_modules` has the layers alone.
         hidden = own.pop("activation"), own.pop("params")

@@ -142,12 +142,12 @@ def restore_activation(module: nn.Module) -> None:
         own["_modules"] = {**own["_modules"], "act_fn": activation}
 
 
-_ATTRIBUTES_BEFORE = {"activation", "params", "output_activation", "output_params", "dropout"}
+ATTRIBUTES_BEFORE = {"activation", "params", "output_activation", "output_params", "dropout"}
 
 
 def check_settable(module: nn.Module, name: str) -> None:
     """Raises an AttributeError for what that version had instead of modules: setting it would do nothing."""
-    if name in _ATTRIBUTES_BEFORE and name not in module.__dict__.get("_modules", ()):
+    if name in ATTRIBUTES_BEFORE and name not in module.__dict__.get("_modules", ()):
         place = "mlp[1]" if isinstance(module, nn.Sequential) else "layer.act_fn"
         raise AttributeError(
             f"fastops.nn.{type(module).__name__}: {name} cannot be set: activations and dropouts are modules; replace "

@@ -17,6 +17,7 @@ from .._eager import (
     is_norm_class,
     is_plain_eager,
     is_plain_linear,
+    is_plain_or_none,
     is_plain_tensor,
     is_untouched,
     plain_norm,
@@ -233,7 +234,7 @@ def is_linear(layer: Any) -> bool:
         is_product = (
             layer.func is LINEAR and not layer.args and values.keys() <= {"weight", "bias"} and "weight" in values
         )
-        return is_product and all(value is None or is_plain_tensor(value) for value in values.values())
+        return is_product and all(map(is_plain_or_none, values.values()))
     if type(layer) is nn.Linear or not isinstance(layer, nn.Module):
         return is_plain_linear(layer)
     known = known_class(type(layer))

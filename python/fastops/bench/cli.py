@@ -53,10 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         peers=_peers(parser, options.peers),
         seconds=options.seconds or (QUICK_SECONDS if options.quick else SECONDS),
     )
-    if options.out:
-        _check_folder(parser, options.out)
+    earlier = _earlier(parser, options.out) if options.out else []
     torch.set_num_threads(options.threads)
-    rows = _run(chosen, run_options, options.out)
+    rows = _run(chosen, run_options, options.out, earlier)
     return 1 if any(row.status == FAILED for row in rows) else 0
 
 
@@ -116,19 +115,15 @@ def _device(parser: argparse.ArgumentParser, name: str) -> torch.device:
         parser.error(f"--device: {str(error).splitlines()[0]}")
 
 
-def _check_folder(parser: argparse.ArgumentParser, folder: Path) -> None:
-    """Makes it, and reads the results that are there, before anything is measured."""
+def _earlier(parser: argparse.ArgumentParser, folder: Path) -> list[Row]:
+    """The results that are there; makes the folder, and tries it, before anything is measured."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
-        _earlier(folder)
+        return results.read(folder) if (folder / results.FILE).is_file() else []
     except (OSError, ValueError) as error:
         parser.error(f"--out: {error}")
-
-
-def _earlier(folder: Path | None) -> list[Row]:
-    return results.read(folder) if folder and (folder / results.FILE).is_file() else []
 
 
 def _peers(parser: argparse.ArgumentParser, names: str | None) -> list[str]:
@@ -141,14 +136,13 @@ def _peers(parser: argparse.ArgumentParser, names: str | None) -> list[str]:
     return [peer for peer in peers.PEERS if peer in wanted]
 
 
-def _run(chosen: Chosen, options: Options, folder: Path | None) -> list[Row]:
+def _run(chosen: Chosen, options: Options, folder: Path | None, earlier: list[Row]) -> list[Row]:
     """Runs the cases; prints and writes what comes out as soon as it does."""
     out = console()
     machine, roofs = this_machine(options.device), Roofs(options.device)
     out.print(f"{machine}\n\n{tables.legend(options.peers)}\n\n{tables.EXPLANATION}\n")
     if sentence := warning():
         out.print(f"[bold]{sentence}[/]\n")
-    earlier = _earlier(folder)
     rows: list[Row] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=out, transient=True) as progress:

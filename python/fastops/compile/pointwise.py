@@ -138,9 +138,11 @@ class Pointwise:
         size = count if self._is_for_one_size else 64 * _LARGE if count > _LARGE else _LARGE // 16
         key = size, torch.get_num_threads(), *((tensor.dtype, tensor.device) for tensor in tensors)
         if key not in self._kernels:
-            self._kernels[key] = self._compile(tensors, size)
+            graph = self.trace(tensors, size)
+            self._is_for_one_size = same_sizes(_size_of(graph), [size])
             if self._is_for_one_size and size != count:
                 return self.run(tensors)
+            self._kernels[key] = _compile(graph, tensors, size)
         # Gradients come with any strides.
         return tuple(self._kernels[key]([tensor.contiguous() for tensor in tensors]))
 
@@ -156,18 +158,17 @@ class Pointwise:
         with torch.enable_grad():
             return _trace(self.function, tensors, size)
 
-    def _compile(self, tensors: Sequence[Tensor], size: int) -> Function:
-        from .._torch_internal import compile_fx_inner, select_decomp_table
 
-        # Without AOTAutograd, which takes longer than a small kernel at every call and has nothing to do here.
-        traced = self.trace(tensors, size)
-        self._is_for_one_size = same_sizes(_size_of(traced), [size])
-        graph = torch.func.functionalize(traced)
-        with torch.no_grad():
-            decomposed = _trace(graph, tensors, size, decomposition_table=select_decomp_table())
-            inputs = [node.meta["val"] for node in decomposed.graph.find_nodes(op="placeholder")]
-            compiled: Any = compile_fx_inner(decomposed, inputs)
-        return compiled
+def _compile(graph: fx.GraphModule, tensors: Sequence[Tensor], size: int) -> Function:
+    from .._torch_internal import compile_fx_inner, select_decomp_table
+
+    # Without AOTAutograd, which takes longer than a small kernel at every call and has nothing to do here.
+    with torch.no_grad():
+        functional = torch.func.functionalize(graph)
+        decomposed = _trace(functional, tensors, size, decomposition_table=select_decomp_table())
+        inputs = [node.meta["val"] for node in decomposed.graph.find_nodes(op="placeholder")]
+        compiled: Any = compile_fx_inner(decomposed, inputs)
+    return compiled
 
 
 def _trace(function: Function, tensors: Sequence[Tensor], size: int, **options: Any) -> fx.GraphModule:
