@@ -5,6 +5,8 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/record_function.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <optional>
 
@@ -61,6 +63,37 @@ inline std::optional<int64_t> row_stride(const at::Tensor& tensor) {
   const Axes rows = joined_axes(tensor, dims);
   if (rows.size() > 1) return std::nullopt;
   return rows.empty() ? columns : rows[0].strides[0];
+}
+
+// Tensors of one size, which have elements, as a walk along the dimensions in that order, the innermost first.
+template <size_t count>
+struct StridedTensors {
+  Walk walk;
+  std::array<std::array<int64_t, Walk::most_axes>, count> strides;
+
+  ConstStrided reads(size_t i, const at::Tensor& tensor) const { return with<ConstStrided>(i, tensor.const_data_ptr()); }
+  Strided writes(size_t i, const at::Tensor& tensor) const { return with<Strided>(i, tensor.mutable_data_ptr()); }
+
+ private:
+  template <class Elements, class Data>
+  Elements with(size_t i, Data data) const {
+    Elements elements{data, {}};
+    std::copy(strides[i].begin(), strides[i].end(), elements.stride);
+    return elements;
+  }
+};
+// None where that takes more axes than a walk has.
+template <size_t count>
+std::optional<StridedTensors<count>> strided(const std::array<at::Tensor, count>& tensors, at::IntArrayRef dims) {
+  const Axes axes = joined_axes(tensors, dims);
+  if (axes.size() > Walk::most_axes) return std::nullopt;
+  StridedTensors<count> all{{1, {1}}, {}};
+  if (!axes.empty()) all.walk.axes = static_cast<int64_t>(axes.size());
+  for (size_t axis = 0; axis < axes.size(); ++axis) {
+    all.walk.size[axis] = axes[axis].size;
+    for (size_t i = 0; i < count; ++i) all.strides[i][axis] = axes[axis].strides[i];
+  }
+  return all;
 }
 
 // A tensor [..., columns] as rows of contiguous elements, copied only if its strides do not allow that.

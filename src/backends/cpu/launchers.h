@@ -44,6 +44,27 @@ FASTOPS_KERNELS_API void activation_forward(Caller&, const Call&, const void* x,
 FASTOPS_KERNELS_API void activation_backward(Caller&, const Call&, int64_t order, bool from_output, const void* grad,
                                              const void* saved, void* dx, int64_t n);
 
+// The elements of tensors of one size, in an order that all of them are visited in: along the first of at most four
+// axes first.
+struct Walk {
+  static constexpr int64_t most_axes = 4;
+  int64_t axes;  // one or more
+  int64_t size[most_axes];
+};
+// From one element to the next along each axis.
+struct Strided {
+  void* data;
+  int64_t stride[Walk::most_axes];
+};
+struct ConstStrided {
+  const void* data;
+  int64_t stride[Walk::most_axes];
+};
+// The same, of elements with strides.
+FASTOPS_KERNELS_API void activation_forward(Caller&, const Call&, const Walk&, const ConstStrided& x, const Strided& y);
+FASTOPS_KERNELS_API void activation_backward(Caller&, const Call&, int64_t order, bool from_output, const Walk&,
+                                             const ConstStrided& grad, const ConstStrided& saved, const Strided& dx);
+
 // z = x + bias, y = f(z), for rows of `columns` elements. `z.data` may be null; z or y may be x.
 FASTOPS_KERNELS_API void bias_forward(Caller&, const Call&, ConstRows x, const void* bias, Rows z, Rows y, int64_t rows,
                                       int64_t columns);

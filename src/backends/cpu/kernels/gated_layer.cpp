@@ -8,7 +8,7 @@ template <class A, class Storage>
 void gated_layer_forward(const void* arguments, const Block& block) {
   const auto& to = *static_cast<const GatedForwardArguments*>(arguments);
   const auto p = compute_params<Storage>(to.params);
-  for_each_sum<Storage>(block, [&](auto sum, auto load, auto store, auto store_operand) {
+  for_each_sum<Storage>(block, [&](auto sum, auto load, auto store, auto store_operand) FASTOPS_INLINE_LAMBDA {
     const auto gate = add_bias<Storage>(sum(0), to.gate_bias, load);
     const auto up = add_bias<Storage>(sum(1), to.up_bias, load);
     store(gate, to.gate);
@@ -24,7 +24,7 @@ void gated_layer_backward(const void* arguments, const Block& block) {
   const auto product = [](const Packet<Storage>& x, const Packet<Storage>& y) {
     return apply([](auto a, auto b) { return a * b; }, x, y);
   };
-  for_each_sum<Storage>(block, [&](auto sum, auto load, auto store, auto store_operand) {
+  for_each_sum<Storage>(block, [&](auto sum, auto load, auto store, auto store_operand) FASTOPS_INLINE_LAMBDA {
     const auto grad = sum(0);
     const auto up = load(to.up);
     const auto [value, gradient] = value_and_gradient<A, Storage>(product(grad, up), load(to.gate), p);

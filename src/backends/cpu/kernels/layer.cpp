@@ -8,7 +8,7 @@ template <class A, class Storage>
 void layer_forward(const void* arguments, const Block& block) {
   const auto& to = *static_cast<const LayerForwardArguments*>(arguments);
   const auto p = compute_params<Storage>(to.params);
-  for_each_sum<Storage>(block, [&](auto sum, auto load, auto store, auto store_operand) {
+  for_each_sum<Storage>(block, [&](auto sum, auto load, auto store, auto store_operand) FASTOPS_INLINE_LAMBDA {
     const auto z = add_bias<Storage>(sum(0), to.bias, load);
     store(z, to.pre);
     const auto y = apply([&](auto v) { return A::value(v, p); }, z);
@@ -29,7 +29,7 @@ void layer_backward(const void* arguments, const Block& block) {
       return A::template gradient<Number>(g, s, p);
     }
   };
-  for_each_sum<Storage>(block, [&](auto sum, auto load, auto store, auto store_operand) {
+  for_each_sum<Storage>(block, [&](auto sum, auto load, auto store, auto store_operand) FASTOPS_INLINE_LAMBDA {
     if (!from_output && to.value.data) {
       const auto [value, gradient] = value_and_gradient<A, Storage>(sum(0), load(to.saved), p);
       store(value, to.value);

@@ -9,7 +9,7 @@ namespace fastops::cpu::CPU_CAPABILITY {
 inline ConstRows every_row(const void* bias) { return {bias, 0}; }
 
 template <class Storage, class Load>
-Packet<Storage> add_bias(Packet<Storage> sum, const void* bias, Load load) {
+C10_ALWAYS_INLINE Packet<Storage> add_bias(Packet<Storage> sum, const void* bias, Load load) {
   return bias ? apply([](auto a, auto b) { return a + b; }, sum, load(every_row(bias))) : sum;
 }
 

@@ -15,14 +15,14 @@ C10_ALWAYS_INLINE int64_t count_in_vector(int64_t count, int k) {
 }
 // Of those of a packet, in its part k.
 template <class Storage>
-int64_t count_in_part(int64_t count, int k) {
+C10_ALWAYS_INLINE int64_t count_in_part(int64_t count, int k) {
   return Packet<Storage>::parts == 1 ? count : count_in_vector<Compute<Storage>>(count, k);
 }
 
 // Packets of numbers in the type that is computed with, as epilogues take and give them. `count` is that of a packet,
 // or less at the end of a row.
 template <class Storage>
-Packet<Storage> load_computed(const Compute<Storage>* p, int64_t count) {
+C10_ALWAYS_INLINE Packet<Storage> load_computed(const Compute<Storage>* p, int64_t count) {
   constexpr int64_t width = Packet<Storage>::Number::width;
   Packet<Storage> out;
   for (int k = 0; k < Packet<Storage>::parts; ++k) {
@@ -31,7 +31,7 @@ Packet<Storage> load_computed(const Compute<Storage>* p, int64_t count) {
   return out;
 }
 template <class Storage>
-void store_computed(const Packet<Storage>& value, Compute<Storage>* p, int64_t count) {
+C10_ALWAYS_INLINE void store_computed(const Packet<Storage>& value, Compute<Storage>* p, int64_t count) {
   constexpr int64_t width = Packet<Storage>::Number::width;
   for (int k = 0; k < Packet<Storage>::parts; ++k) {
     store_part(value.part[k].v, p + k * width, count_in_part<Storage>(count, k));
@@ -42,9 +42,10 @@ void store_computed(const Packet<Storage>& value, Compute<Storage>* p, int64_t c
 // and store(value, rows) are for the same place of a matrix in the storage type, store_operand(value, rows, as_stored)
 // for that of a matrix in the storage type or in the one that is computed with. Nothing is stored to a matrix without
 // data. The matrices' rows lie far apart, where the processor does not foresee them: what comes `rows_ahead` rows later
-// is fetched ahead.
+// is fetched ahead. All of it is in line, and so should `step` be: called for each packet, GCC passes what the lambdas
+// refer to through memory.
 template <class Storage, class Step>
-void for_each_sum(const Block& block, Step step) {
+C10_ALWAYS_INLINE void for_each_sum(const Block& block, Step step) {
   using S = Compute<Storage>;
   constexpr int64_t width = Packet<Storage>::width;
   constexpr int64_t rows_ahead = 8;
@@ -52,23 +53,23 @@ void for_each_sum(const Block& block, Step step) {
     for (int64_t i = 0; i < block.columns; i += width) {
       const int64_t count = std::min(width, block.columns - i);
       const int64_t c = block.column + i;
-      const auto store = [&](const Packet<Storage>& value, Rows rows) {
+      const auto store = [&](const Packet<Storage>& value, Rows rows) FASTOPS_INLINE_LAMBDA {
         if (!rows.data) return;
         Storage* p = row<Storage>(rows, block.row + r) + c;
         FASTOPS_PREFETCH_WRITE(p + rows_ahead * rows.stride);
         value.store(p, count);
       };
       step(
-          [&](int s) {
+          [&](int s) FASTOPS_INLINE_LAMBDA {
             return load_computed<Storage>(static_cast<const S*>(block.sums[s]) + r * block.stride + i, count);
           },
-          [&](ConstRows rows) {
+          [&](ConstRows rows) FASTOPS_INLINE_LAMBDA {
             const Storage* p = row<Storage>(rows, block.row + r) + c;
             FASTOPS_PREFETCH(p + rows_ahead * rows.stride);
             return Packet<Storage>::load(p, count);
           },
           store,
-          [&](const Packet<Storage>& value, Rows rows, bool as_stored) {
+          [&](const Packet<Storage>& value, Rows rows, bool as_stored) FASTOPS_INLINE_LAMBDA {
             if (std::is_same_v<S, Storage> || as_stored) return store(value, rows);
             if (!rows.data) return;
             S* p = row<S>(rows, block.row + r) + c;

@@ -2,7 +2,7 @@
 #include <cstring>
 #include <initializer_list>
 
-#include "backends/cpu/launchers/share.h"
+#include "backends/cpu/launchers/strided.h"
 
 namespace fastops::cpu {
 namespace {
@@ -16,15 +16,17 @@ bool worth_streaming(const void* result, int64_t n, int64_t size) {
   return n * size >= int64_t{16} << 20 && reinterpret_cast<uintptr_t>(result) % size == 0;
 }
 
+// Whether rows follow each other without gaps. `strides` are those of all matrices.
+bool without_gaps(int64_t columns, std::initializer_list<int64_t> strides) {
+  return std::all_of(strides.begin(), strides.end(), [=](int64_t stride) { return stride == columns; });
+}
+
 // Rows of few columns, of which there are many side by side, are taken so many at a time as one: alone, each would take
-// a vector for itself. `strides` are those of all matrices.
+// a vector for itself.
 int64_t rows_at_once(int64_t rows, int64_t columns, std::initializer_list<int64_t> strides) {
   constexpr int64_t wide = 64;
-  if (columns == 0 || columns > wide / 4 || rows * columns < 64 * wide) return 1;
-  for (const int64_t stride : strides) {
-    if (stride != columns) return 1;
-  }
-  return wide / columns;
+  if (columns == 0 || columns > wide / 4 || rows * columns < 4 * wide) return 1;
+  return without_gaps(columns, strides) ? wide / columns : 1;
 }
 
 template <class AnyRows>
@@ -56,6 +58,19 @@ void add(Dtype dtype, void* to, const void* from, int64_t n) {
   }
 }
 
+// run(at, rows, columns) for parts of the rows, or of all elements as one row; at(matrix) is the matrix there.
+template <class Run>
+void share_gated(Caller& caller, Dtype dtype, int64_t rows, int64_t columns, bool in_one_row, Run run) {
+  if (in_one_row) {
+    return share_elements(caller, rows * columns, [&](int64_t begin, int64_t end) {
+      run([&](auto matrix) { return from_row(decltype(matrix){matrix.data, 1}, begin, dtype); }, 1, end - begin);
+    });
+  }
+  share_rows(caller, rows, columns, [&](int64_t begin, int64_t end) {
+    run([&](auto matrix) { return from_row(matrix, begin, dtype); }, end - begin, columns);
+  });
+}
+
 }  // namespace
 
 void activation_forward(Caller& caller, const Call& call, const void* x, void* y, int64_t n) {
@@ -76,6 +91,23 @@ void activation_backward(Caller& caller, const Call& call, int64_t order, bool f
     const auto at = [&](auto elements) { return from_row(elements, begin, call.dtype).data; };
     kernel(at(ConstRows{grad, 1}), at(ConstRows{saved, 1}), at(Rows{dx, 1}), end - begin, call.params, stream);
   });
+}
+
+void activation_forward(Caller& caller, const Call& call, const Walk& walk, const ConstStrided& x, const Strided& y) {
+  const auto kernel = kernels_of(call).forward;
+  for_each_piece<1>(caller, walk, element_size(call.dtype), {x}, y, [&](const auto& from, void* to, int64_t n) {
+    kernel(from[0], to, n, call.params, /*stream=*/false);
+  });
+}
+
+void activation_backward(Caller& caller, const Call& call, int64_t order, bool from_output, const Walk& walk,
+                         const ConstStrided& grad, const ConstStrided& saved, const Strided& dx) {
+  const Kernels& table = kernels_of(call);
+  const auto kernel = (from_output ? table.backward_from_output : table.backward)[order - 1];
+  for_each_piece<2>(caller, walk, element_size(call.dtype), {grad, saved}, dx,
+                    [&](const auto& from, void* to, int64_t n) {
+                      kernel(from[0], from[1], to, n, call.params, /*stream=*/false);
+                    });
 }
 
 void bias_forward(Caller& caller, const Call& call, ConstRows x, const void* bias, Rows z, Rows y, int64_t rows,
@@ -144,19 +176,22 @@ void bias_backward(Caller& caller, const Call& call, bool from_output, ConstRows
 void gated_forward(Caller& caller, const Call& call, ConstRows gate, ConstRows up, Rows y, int64_t rows,
                    int64_t columns) {
   const auto kernel = kernels_of(call).gated_forward;
-  share_rows(caller, rows, columns, [&](int64_t begin, int64_t end) {
-    const auto at = [&](auto matrix) { return from_row(matrix, begin, call.dtype); };
-    kernel(at(gate), at(up), at(y), end - begin, columns, call.params);
-  });
+  share_gated(caller, call.dtype, rows, columns, without_gaps(columns, {gate.stride, up.stride, y.stride}),
+              [&](auto at, int64_t rows_here, int64_t columns_here) {
+                kernel(at(gate), at(up), at(y), rows_here, columns_here, call.params);
+              });
 }
 
 void gated_backward(Caller& caller, const Call& call, ConstRows grad, ConstRows gate, ConstRows up, Rows dgate,
                     Rows dup, Rows y, int64_t rows, int64_t columns) {
   const auto kernel = kernels_of(call).gated_backward;
-  share_rows(caller, rows, columns, [&](int64_t begin, int64_t end) {
-    const auto at = [&](auto matrix) { return from_row(matrix, begin, call.dtype); };
-    kernel(at(grad), at(gate), at(up), at(dgate), at(dup), at(y), end - begin, columns, call.params);
-  });
+  const auto stride_of = [&](Rows result) { return result.data ? result.stride : columns; };
+  const bool in_one_row = without_gaps(
+      columns, {grad.stride, gate.stride, up.stride, stride_of(dgate), stride_of(dup), stride_of(y)});
+  share_gated(caller, call.dtype, rows, columns, in_one_row,
+              [&](auto at, int64_t rows_here, int64_t columns_here) {
+                kernel(at(grad), at(gate), at(up), at(dgate), at(dup), at(y), rows_here, columns_here, call.params);
+              });
 }
 
 }  // namespace fastops::cpu
