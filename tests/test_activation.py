@@ -30,6 +30,7 @@ from strategies import (
     DEVICE,
     DTYPES,
     LENGTHS,
+    Layout,
     dtypes,
     every_activation,
     every_dtype,
@@ -183,6 +184,41 @@ def test_threads(device, dtype, restore_threads):
         torch.set_num_threads(threads)
         y.assert_holds(forward("gelu", x), f"{threads} threads")
         derivative.assert_holds(activation_backward(grad, x, "gelu"), f"{threads} threads, backward")
+
+
+MANY = {
+    "long rows with gaps": Layout((700, 100), (130, 1), 3),
+    "short rows with gaps": Layout((9000, 7), (9, 1), 0),
+    "every second element": Layout((60_000,), (2,), 1),
+    "one element": Layout((200, 300), (0, 0), 0),
+    "rows of one element": Layout((200, 300), (1, 0), 0),
+    "columns": Layout((100, 130), (1, 100), 0),
+    "many columns": Layout((200, 300), (1, 200), 0),
+    "more dimensions than are walked along": Layout((3, 4, 5, 6, 70), (59_640, 14_910, 2_982, 497, 1), 0),
+}
+
+
+@every_dtype
+@pytest.mark.parametrize("layout", MANY.values(), ids=MANY)
+def test_many_elements_of_any_layout(layout, device, dtype, restore_threads):
+    """More elements than are taken at a time have the bits of contiguous ones, whatever the threads."""
+    x = layout.random(dtype, device, seed=0)
+    grad = random_tensor(layout.size, dtype, device, seed=1)
+    y = forward("gelu", x.contiguous())
+    derivative = activation_backward(grad, x.contiguous(), "gelu")
+    by_grad = activation_backward(x.contiguous(), grad, "gelu")
+    for threads in (1, 3):
+        torch.set_num_threads(threads)
+        assert_same_bits(forward("gelu", x), y)
+        assert_same_bits(activation_backward(grad, x, "gelu"), derivative)
+        assert_same_bits(activation_backward(x, grad, "gelu"), by_grad)
+        if 0 not in layout.stride:
+            storage = torch.zeros(layout.storage_size, dtype=dtype, device=device)
+            ops.gelu.out(grad, out=layout.of(storage))
+            assert_same_bits(layout.of(storage), forward("gelu", grad))
+            assert storage.count_nonzero() == layout.of(storage).count_nonzero()
+            ops.gelu_(layout.of(storage.copy_(x.as_strided(storage.shape, (1,), 0))))
+            assert_same_bits(layout.of(storage), y)
 
 
 @every_activation

@@ -81,11 +81,14 @@ constexpr Faster table[] = {
 };
 
 // Weights that are so small are packed in no time, and calls take most of it, whatever the CPU, unless there are many
-// rows and the products are half as wide.
+// rows and the products are half as wide, or one row in float64, which PyTorch multiplies by the weights where they
+// are.
 constexpr int64_t small_weights = 32 * 1024;
 
-bool are_small(Cpu kind, int64_t rows, int64_t elements) {
-  return elements <= small_weights && (kind != Cpu::other_in_avx2 || rows <= many_rows);
+bool are_small(Cpu kind, Dtype dtype, int64_t rows, int64_t elements) {
+  if (elements > small_weights) return false;
+  if (kind != Cpu::other_in_avx2) return true;
+  return rows <= many_rows && !(rows == 1 && dtype == Dtype::float64);
 }
 
 // Of a network, or each member of an ensemble: the rows, and the elements of all weights together.
@@ -183,8 +186,16 @@ bool can_go_in_vectors(const at::Tensor& input, at::TensorList weights) {
                               : input.element_size() > 2                          ? large_weights / 4
                               : this_cpu() == Cpu::zen4                           ? large_weights / 8
                                                                                   : large_weights;
-  const int64_t least = weights.size() > 1 || wanted_products() == Products::unpacked ? 1 : most_packed + 1;
-  return kernels.numbers.product && rows >= kernels.vector && elements >= least;
+  // Rows that are converted anyway are turned around on the way, where a tile of packed products is mostly empty.
+  constexpr int64_t tile_mostly_empty = 8;
+  const bool is_narrow = weights.size() == 1 && !takes_as_stored(input) && weights[0].size(-2) <= tile_mostly_empty;
+  // Of vectors of four numbers a part is enough; an ensemble's products with one row are PyTorch's.
+  const bool in_short_vectors = kernels.vector <= 4;
+  const bool few_for_packing = in_short_vectors && rows <= few_rows / 2;
+  const bool always = weights.size() > 1 || is_narrow || few_for_packing || wanted_products() == Products::unpacked;
+  const int64_t least = always ? 1 : most_packed + 1;
+  const int64_t least_rows = !in_short_vectors ? kernels.vector : is_ensemble(weights) ? 2 : 1;
+  return kernels.numbers.product && rows >= least_rows && elements >= least;
 }
 
 // Whether networks of more features do so in the forward pass. Weights that would have to be converted before do not.
@@ -207,10 +218,10 @@ bool has_plain_layers(const at::Tensor& input) {
   return this_cpu() != Cpu::intel && !go_in_slow_pairs(input);
 }
 
-// Whether rows fill three quarters of the vectors that they take.
+// Whether rows fill three quarters of the vectors that they take, or half of those of four numbers.
 bool fill_vectors(int64_t rows, int64_t vector) {
   const int64_t computed = (rows + vector - 1) / vector * vector;
-  return 4 * rows >= 3 * computed;
+  return 4 * rows >= (vector > 4 ? 3 : 2) * computed;
 }
 
 }  // namespace
@@ -301,6 +312,8 @@ bool has_faster_products(const at::Tensor& input, at::TensorList weights, Pass p
     // They are converted, and computed with in float32: PyTorch's oneDNN is slower without instructions for them, and
     // with those of bfloat16 that are slow. It converts float16 itself where there are no tiles.
     static const CpuTraits cpu = cpu_traits();
+    // But for one output of many numbers: it multiplies those where they lie.
+    if (!ensemble && weights.size() == 1 && elements > most_narrow_features && elements == input.size(-1)) return false;
     if (elements <= small_weights) return true;
     if (dtype == Dtype::bfloat16) return !cpu.has_bfloat16 || cpu.has_slow_bfloat16;
     return !cpu.has_tiles && (!cpu.has_float16 || elements <= large_weights);
@@ -310,7 +323,7 @@ bool has_faster_products(const at::Tensor& input, at::TensorList weights, Pass p
   // MKL's batched products leave the matrices where they are, too.
   constexpr int64_t tiny_weights = 1024;
   if (ensemble && kind == Cpu::other_in_avx2 && elements <= tiny_weights) return false;
-  if (are_small(kind, rows, elements)) return true;
+  if (are_small(kind, dtype, rows, elements)) return true;
   const Operands operands = in_16_bits                ? gemm.at_once > 2 ? Operands::tiles : Operands::pairs
                             : dtype == Dtype::float64 ? Operands::float64
                                                       : Operands::float32;

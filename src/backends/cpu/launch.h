@@ -71,7 +71,9 @@ struct StridedTensors {
   Walk walk;
   std::array<std::array<int64_t, Walk::most_axes>, count> strides;
 
-  ConstStrided reads(size_t i, const at::Tensor& tensor) const { return with<ConstStrided>(i, tensor.const_data_ptr()); }
+  ConstStrided reads(size_t i, const at::Tensor& tensor) const {
+    return with<ConstStrided>(i, tensor.const_data_ptr());
+  }
   Strided writes(size_t i, const at::Tensor& tensor) const { return with<Strided>(i, tensor.mutable_data_ptr()); }
 
  private:

@@ -42,8 +42,8 @@ class LeftHand {
 // One call for `rows` rows of `input`.
 class Chain {
  protected:
-  // At most so many products go through the stages of a chain. `operations`: multiplications for a row. So many rows
-  // as `unit` says, from the first on, are never parted.
+  // At most so many products go through the stages of a chain. `operations`: for a row. So many rows as `unit` says,
+  // from the first on, are never parted.
   Chain(Caller& caller, Dtype dtype, int64_t rows, size_t most_products, int64_t operations, int64_t unit = 1)
       : caller_(caller),
         dtype_(dtype),
@@ -53,11 +53,14 @@ class Chain {
         panels_(caller, most_products),
         stages_(caller, most_products + 2) {}
 
-  // Multiplications for a row with the weights.
+  // Multiplications for a row with the weights, and what its elements take beside them.
   template <class Linears>
   static int64_t operations(const Linears& linears) {
     int64_t sum = 0;
-    for (const Linear& linear : linears) sum += linear.in_features * linear.out_features;
+    for (const Linear& linear : linears) {
+      sum += linear.in_features * linear.out_features;
+      sum += operations_of_element * (linear.in_features + linear.out_features);
+    }
     return sum;
   }
 

@@ -104,10 +104,9 @@ void activation_backward(Caller& caller, const Call& call, int64_t order, bool f
                          const ConstStrided& grad, const ConstStrided& saved, const Strided& dx) {
   const Kernels& table = kernels_of(call);
   const auto kernel = (from_output ? table.backward_from_output : table.backward)[order - 1];
-  for_each_piece<2>(caller, walk, element_size(call.dtype), {grad, saved}, dx,
-                    [&](const auto& from, void* to, int64_t n) {
-                      kernel(from[0], from[1], to, n, call.params, /*stream=*/false);
-                    });
+  for_each_piece<2>(
+      caller, walk, element_size(call.dtype), {grad, saved}, dx,
+      [&](const auto& from, void* to, int64_t n) { kernel(from[0], from[1], to, n, call.params, /*stream=*/false); });
 }
 
 void bias_forward(Caller& caller, const Call& call, ConstRows x, const void* bias, Rows z, Rows y, int64_t rows,
@@ -186,12 +185,11 @@ void gated_backward(Caller& caller, const Call& call, ConstRows grad, ConstRows 
                     Rows dup, Rows y, int64_t rows, int64_t columns) {
   const auto kernel = kernels_of(call).gated_backward;
   const auto stride_of = [&](Rows result) { return result.data ? result.stride : columns; };
-  const bool in_one_row = without_gaps(
-      columns, {grad.stride, gate.stride, up.stride, stride_of(dgate), stride_of(dup), stride_of(y)});
-  share_gated(caller, call.dtype, rows, columns, in_one_row,
-              [&](auto at, int64_t rows_here, int64_t columns_here) {
-                kernel(at(grad), at(gate), at(up), at(dgate), at(dup), at(y), rows_here, columns_here, call.params);
-              });
+  const bool in_one_row =
+      without_gaps(columns, {grad.stride, gate.stride, up.stride, stride_of(dgate), stride_of(dup), stride_of(y)});
+  share_gated(caller, call.dtype, rows, columns, in_one_row, [&](auto at, int64_t rows_here, int64_t columns_here) {
+    kernel(at(grad), at(gate), at(up), at(dgate), at(dup), at(y), rows_here, columns_here, call.params);
+  });
 }
 
 }  // namespace fastops::cpu

@@ -38,7 +38,7 @@ class PlainLayersBackward {
     int64_t operations = 0;
     for (const Layer& layer : layers_) {
       widest = std::max(widest, layer.out_features);
-      operations += 2 * layer.in_features * layer.out_features;
+      operations += (2 * layer.in_features + operations_of_element) * layer.out_features;
       sums_.push_back(take_sums(layer));
     }
     stride_ = uneven(widest, size_);

@@ -22,6 +22,9 @@ inline void store_sums(Dtype dtype, ConstRows sums, Rows target, int64_t rows, i
   gemm_kernels(dtype).store(&to, {{sums.data, nullptr}, sums.stride, 0, rows, 0, columns});
 }
 
+// Multiplications that what happens to an element between products is like: an activation, a conversion.
+inline constexpr int64_t operations_of_element = 16;
+
 // How many of the caller's threads serve `operations` multiplications.
 int64_t threads_for(Caller& caller, int64_t operations);
 

@@ -28,6 +28,7 @@ class Unpacked {
         layers_(caller, mlp.layers.size()),
         steps_(caller, count_steps(mlp.layers)) {
     int64_t widest = mlp.layers[0].in_features;
+    features_ = widest;
     int kept = 0;
     for (const Layer& layer : mlp.layers) {
       const bool identity = layer.activation == Activation::identity;
@@ -60,10 +61,7 @@ class Unpacked {
   }
 
   // Of a row that goes `passes` times through the products.
-  int64_t operations(int64_t passes) const {
-    constexpr int64_t of_activation = 16;  // multiplications that an activation is like
-    return passes * elements_ + of_activation * features_;
-  }
+  int64_t operations(int64_t passes) const { return passes * elements_ + operations_of_element * features_; }
 
   // f(first, last, room) for parts of n things, which take all rows `passes` times through the products.
   template <class F>
@@ -88,7 +86,7 @@ class Unpacked {
   int64_t feature_step_;  // parts of a panel begin at multiples of it
   List<UnpackedLayer> layers_;
   List<UnpackedStep> steps_;
-  int64_t features_ = 0;  // of all layers' outputs, and once more for each of their steps
+  int64_t features_ = 0;  // of the input, of all layers' outputs, and once more for each of their steps
   int64_t elements_ = 0;  // of all weights
   UnpackedNetwork network_{};
 
