@@ -18,8 +18,9 @@ void gated_forward(ConstRows gate, ConstRows up, Rows y, int64_t rows, int64_t c
 template <class A, class Storage>
 void gated_backward(ConstRows grad, ConstRows gate, ConstRows up, Rows dgate, Rows dup, Rows value, int64_t rows,
                     int64_t columns, ActivationParams params) {
-  using Number = typename Packet<Storage>::Number;
   const auto p = compute_params<Storage>(params);
+  const auto product = [](const Packet<Storage>& x, const Packet<Storage>& y)
+                           FASTOPS_INLINE_LAMBDA { return apply([](auto a, auto b) { return a * b; }, x, y); };
   for (int64_t r = 0; r < rows; ++r) {
     const Storage* grad_row = row<Storage>(grad, r);
     const Storage* gate_row = row<Storage>(gate, r);
@@ -27,17 +28,19 @@ void gated_backward(ConstRows grad, ConstRows gate, ConstRows up, Rows dgate, Ro
     Storage* dgate_row = row<Storage>(dgate, r);
     Storage* dup_row = row<Storage>(dup, r);
     Storage* value_row = row<Storage>(value, r);
-    for_each_packet<Storage>(columns, [&](int64_t, auto load, auto store) {
+    for_each_packet<Storage>(columns, [&](int64_t, auto load, auto store) FASTOPS_INLINE_LAMBDA {
       const auto d = load(grad_row);
-      const auto g = load(gate_row);
       const auto u = load(up_row);
-      const auto times_f = [&](Number a, Number b) { return A::value(b, p) * a; };
       if (dgate_row) {
-        store(apply([&](Number a, Number b, Number c) { return A::template gradient<Number>(a * c, b, p); }, d, g, u),
-              dgate_row);
+        const auto [f, gradient] = value_and_gradient<A, Storage>(product(d, u), load(gate_row), p);
+        store(gradient, dgate_row);
+        if (dup_row) store(product(d, f), dup_row);
+        if (value_row) store(product(u, f), value_row);
+      } else {
+        const auto f = apply([&](auto g) { return A::value(g, p); }, load(gate_row));
+        if (dup_row) store(product(d, f), dup_row);
+        if (value_row) store(product(u, f), value_row);
       }
-      if (dup_row) store(apply(times_f, d, g), dup_row);
-      if (value_row) store(apply(times_f, u, g), value_row);
     });
   }
 }
