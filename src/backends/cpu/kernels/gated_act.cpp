@@ -30,17 +30,18 @@ void gated_backward(ConstRows grad, ConstRows gate, ConstRows up, Rows dgate, Ro
     Storage* value_row = row<Storage>(value, r);
     for_each_packet<Storage>(columns, [&](int64_t, auto load, auto store) FASTOPS_INLINE_LAMBDA {
       const auto d = load(grad_row);
+      const auto g = load(gate_row);
       const auto u = load(up_row);
+      Packet<Storage> f;
       if (dgate_row) {
-        const auto [f, gradient] = value_and_gradient<A, Storage>(product(d, u), load(gate_row), p);
+        const auto [y, gradient] = value_and_gradient<A, Storage>(product(d, u), g, p);
         store(gradient, dgate_row);
-        if (dup_row) store(product(d, f), dup_row);
-        if (value_row) store(product(u, f), value_row);
+        f = y;
       } else {
-        const auto f = apply([&](auto g) { return A::value(g, p); }, load(gate_row));
-        if (dup_row) store(product(d, f), dup_row);
-        if (value_row) store(product(u, f), value_row);
+        f = apply([&](auto x) { return A::value(x, p); }, g);
       }
+      if (dup_row) store(product(d, f), dup_row);
+      if (value_row) store(product(u, f), value_row);
     });
   }
 }
