@@ -107,11 +107,11 @@ std::vector<Tensor> layered_gated_mlp_backward(const GatedMlpBackwardArguments& 
 
   std::array<Tensor, 7> grads;
   if (wants_down_bias) grads[6] = grad.sum(-2);
-  if (!wants_gate && !wants_up) {
-    if (wants_down_weight) grads[3] = steps.product(grad.mT(), act_mul(gate, up, mlp.activation));
-  } else {
-    const auto [grad_gate, grad_up, hidden] = steps.backward(steps.product(grad, mlp.down_weight), gate, up,
-                                                             mlp.activation, {wants_gate, wants_up, wants_down_weight});
+  if (wants_gate || wants_up || wants_down_weight) {
+    // For the hidden values alone any matrix serves as their gradient: they have the same bits, whatever is wanted.
+    const Tensor grad_hidden = wants_gate || wants_up ? steps.product(grad, mlp.down_weight) : gate;
+    const auto [grad_gate, grad_up, hidden] =
+        steps.backward(grad_hidden, gate, up, mlp.activation, {wants_gate, wants_up, wants_down_weight});
     if (wants_down_weight) grads[3] = steps.product(grad.mT(), hidden);
     if (wants_gate_weight) grads[1] = steps.product(grad_gate.mT(), x);
     if (wants_up_weight) grads[2] = steps.product(grad_up.mT(), x);

@@ -81,8 +81,8 @@ constexpr Faster table[] = {
 };
 
 // Weights that are so small are packed in no time, and calls take most of it, whatever the CPU, unless there are many
-// rows and the products are half as wide, or one row in float64, which PyTorch multiplies by the weights where they
-// are.
+// rows and the products are half as wide, or one row of float64 in AVX2, which PyTorch multiplies by the weights where
+// they are.
 constexpr int64_t small_weights = 32 * 1024;
 
 bool are_small(Cpu kind, Dtype dtype, int64_t rows, int64_t elements) {
@@ -189,8 +189,8 @@ bool can_go_in_vectors(const at::Tensor& input, at::TensorList weights) {
   // Rows that are converted anyway are turned around on the way, where a tile of packed products is mostly empty.
   constexpr int64_t tile_mostly_empty = 8;
   const bool is_narrow = weights.size() == 1 && !takes_as_stored(input) && weights[0].size(-2) <= tile_mostly_empty;
-  // Of vectors of four numbers a part is enough; an ensemble's products with one row are PyTorch's.
-  const bool in_short_vectors = kernels.vector <= 4;
+  // Of vectors of four numbers a part is enough; an ensemble's products with one row are PyTorch's. Measured on Zen 3.
+  const bool in_short_vectors = this_cpu() == Cpu::other_in_avx2 && kernels.vector <= 4;
   const bool few_for_packing = in_short_vectors && rows <= few_rows / 2;
   const bool always = weights.size() > 1 || is_narrow || few_for_packing || wanted_products() == Products::unpacked;
   const int64_t least = always ? 1 : most_packed + 1;

@@ -17,16 +17,18 @@ namespace {
 
 // ---- elementwise ----
 
-// The elements in the order of the first tensor's memory. None where another one of many elements has each in a cache
-// line of its own: a pass that copies it in tiles is faster.
+// The elements in the order of the first tensor's memory. None where another one has many elements and each in another
+// cache line than the next, while they lie closer along another axis: a pass that copies it in tiles is faster.
 template <class... More>
 auto in_order_of(const Tensor& first, const More&... more) {
   auto elements = strided<1 + sizeof...(more)>({first, more...}, dims_by_stride(first));
   constexpr int64_t few = 16384;
-  const auto far_apart = [&](const auto& strides) { return strides[0] * first.element_size() > 64; };
-  if (elements && first.numel() > few && std::any_of(elements->strides.begin(), elements->strides.end(), far_apart)) {
-    elements.reset();
-  }
+  if (!elements || first.numel() <= few) return elements;
+  const auto is_crossed = [&](const auto& strides) {
+    const auto is_closer = [&](int64_t stride) { return 0 < stride && stride < strides[0]; };
+    return strides[0] * first.element_size() >= 64 && std::any_of(strides.begin() + 1, strides.end(), is_closer);
+  };
+  if (std::any_of(elements->strides.begin(), elements->strides.end(), is_crossed)) elements.reset();
   return elements;
 }
 
@@ -37,6 +39,8 @@ bool activate_any(const ActivationSpec& spec, const Tensor& x, const Tensor& y) 
     activation_forward(caller, call_for(spec, x), x.const_data_ptr(), y_data, x.numel());
     return true;
   }
+  // A result that overlaps the argument elsewhere than in place is written when all of that has been read.
+  if (x.is_alias_of(y) && !x.is_same(y)) return false;
   const auto elements = in_order_of(y, x);
   if (!elements) return false;
   const Strided to = elements->writes(0, y);

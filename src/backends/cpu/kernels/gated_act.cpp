@@ -32,14 +32,9 @@ void gated_backward(ConstRows grad, ConstRows gate, ConstRows up, Rows dgate, Ro
       const auto d = load(grad_row);
       const auto g = load(gate_row);
       const auto u = load(up_row);
-      Packet<Storage> f;
-      if (dgate_row) {
-        const auto [y, gradient] = value_and_gradient<A, Storage>(product(d, u), g, p);
-        store(gradient, dgate_row);
-        f = y;
-      } else {
-        f = apply([&](auto x) { return A::value(x, p); }, g);
-      }
+      // The value has the same bits whether the gradient is wanted or not.
+      const auto [f, gradient] = value_and_gradient<A, Storage>(product(d, u), g, p);
+      if (dgate_row) store(gradient, dgate_row);
       if (dup_row) store(product(d, f), dup_row);
       if (value_row) store(product(u, f), value_row);
     });

@@ -21,9 +21,8 @@ template <class A, class Storage>
 void gated_layer_backward(const void* arguments, const Block& block) {
   const auto& to = *static_cast<const GatedBackwardArguments*>(arguments);
   const auto p = compute_params<Storage>(to.params);
-  const auto product = [](const Packet<Storage>& x, const Packet<Storage>& y) {
-    return apply([](auto a, auto b) { return a * b; }, x, y);
-  };
+  const auto product = [](const Packet<Storage>& x, const Packet<Storage>& y)
+                           FASTOPS_INLINE_LAMBDA { return apply([](auto a, auto b) { return a * b; }, x, y); };
   for_each_sum<Storage>(block, [&](auto sum, auto load, auto store, auto store_operand) FASTOPS_INLINE_LAMBDA {
     const auto grad = sum(0);
     const auto up = load(to.up);

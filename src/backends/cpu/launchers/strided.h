@@ -61,6 +61,10 @@ inline bool is_contiguous(const Walk& walk, const int64_t* stride) {
 // Four at a time: GCC's loop over one is two to four times as slow, and its unrolled one no faster.
 template <class T>
 void copy_spaced(const T* from, int64_t from_stride, T* to, int64_t to_stride, int64_t n) {
+  if (from_stride == 1 && to_stride == 1) {
+    std::memcpy(to, from, n * sizeof(T));
+    return;
+  }
   int64_t i = 0;
   for (; i + 4 <= n; i += 4, from += 4 * from_stride, to += 4 * to_stride) {
     const T numbers[] = {from[0], from[from_stride], from[2 * from_stride], from[3 * from_stride]};
@@ -78,9 +82,7 @@ inline void gather(const Walk& walk, const ConstStrided& elements, int64_t bytes
     for_each_run<1>(walk, {elements.stride}, begin, count, [&](int64_t done, const auto& offsets, int64_t n) {
       const T* const from = static_cast<const T*>(elements.data) + offsets[0];
       T* const to = static_cast<T*>(result) + done;
-      if (stride == 1) {
-        std::memcpy(to, from, n * sizeof(T));
-      } else if (stride == 0) {
+      if (stride == 0) {
         std::fill_n(to, n, *from);
       } else {
         copy_spaced(from, stride, to, 1, n);
