@@ -5,7 +5,6 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/record_function.h>
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -69,20 +68,10 @@ inline std::optional<int64_t> row_stride(const at::Tensor& tensor) {
 template <size_t count>
 struct StridedTensors {
   Walk walk;
-  std::array<std::array<int64_t, Walk::most_axes>, count> strides;
+  std::array<Strides, count> strides;
 
-  ConstStrided reads(size_t i, const at::Tensor& tensor) const {
-    return with<ConstStrided>(i, tensor.const_data_ptr());
-  }
-  Strided writes(size_t i, const at::Tensor& tensor) const { return with<Strided>(i, tensor.mutable_data_ptr()); }
-
- private:
-  template <class Elements, class Data>
-  Elements with(size_t i, Data data) const {
-    Elements elements{data, {}};
-    std::copy(strides[i].begin(), strides[i].end(), elements.stride);
-    return elements;
-  }
+  ConstStrided reads(size_t i, const at::Tensor& tensor) const { return {tensor.const_data_ptr(), strides[i]}; }
+  Strided writes(size_t i, const at::Tensor& tensor) const { return {tensor.mutable_data_ptr(), strides[i]}; }
 };
 // None where that takes more axes than a walk has.
 template <size_t count>

@@ -2,6 +2,7 @@
 // kernels are a library of their own, which needs nothing of torch.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 
@@ -52,13 +53,14 @@ struct Walk {
   int64_t size[most_axes];
 };
 // From one element to the next along each axis.
+using Strides = std::array<int64_t, Walk::most_axes>;
 struct Strided {
   void* data;
-  int64_t stride[Walk::most_axes];
+  Strides stride;
 };
 struct ConstStrided {
   const void* data;
-  int64_t stride[Walk::most_axes];
+  Strides stride;
 };
 // The same, of elements with strides.
 FASTOPS_KERNELS_API void activation_forward(Caller&, const Call&, const Walk&, const ConstStrided& x, const Strided& y);

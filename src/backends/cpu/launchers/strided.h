@@ -79,7 +79,7 @@ inline void gather(const Walk& walk, const ConstStrided& elements, int64_t bytes
   with_bytes(bytes, [&](auto unit) {
     using T = decltype(unit);
     const int64_t stride = elements.stride[0];
-    for_each_run<1>(walk, {elements.stride}, begin, count, [&](int64_t done, const auto& offsets, int64_t n) {
+    for_each_run<1>(walk, {elements.stride.data()}, begin, count, [&](int64_t done, const auto& offsets, int64_t n) {
       const T* const from = static_cast<const T*>(elements.data) + offsets[0];
       T* const to = static_cast<T*>(result) + done;
       if (stride == 0) {
@@ -97,7 +97,7 @@ inline void scatter(const Walk& walk, const Strided& elements, int64_t bytes, in
   with_bytes(bytes, [&](auto unit) {
     using T = decltype(unit);
     const int64_t stride = elements.stride[0];
-    for_each_run<1>(walk, {elements.stride}, begin, count, [&](int64_t done, const auto& offsets, int64_t n) {
+    for_each_run<1>(walk, {elements.stride.data()}, begin, count, [&](int64_t done, const auto& offsets, int64_t n) {
       copy_spaced(static_cast<const T*>(values) + done, 1, static_cast<T*>(elements.data) + offsets[0], stride, n);
     });
   });
@@ -120,11 +120,11 @@ void for_each_piece(Caller& caller, const Walk& walk, int64_t bytes, const std::
   std::array<bool, inputs + 1> contiguous;
   for (size_t i = 0; i < inputs; ++i) {
     in_rows = in_rows && reads[i].stride[0] == 1;
-    strides[i] = reads[i].stride;
+    strides[i] = reads[i].stride.data();
     contiguous[i] = is_contiguous(walk, strides[i]);
   }
-  strides[inputs] = writes.stride;
-  contiguous[inputs] = is_contiguous(walk, writes.stride);
+  strides[inputs] = writes.stride.data();
+  contiguous[inputs] = is_contiguous(walk, strides[inputs]);
   const auto read_at = [&](size_t i, int64_t element) -> const void* {
     return static_cast<const char*>(reads[i].data) + element * bytes;
   };
