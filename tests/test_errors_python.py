@@ -6,12 +6,14 @@ import inspect
 import re
 import weakref
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 import fastops
 from calls import ARGUMENTS, Make, call, raises
@@ -161,3 +163,34 @@ def test_direct_entry_points(device: Any) -> None:
         _C.linear_act(*{**linear_act, "bias": t(3)}.values())
     with raises(ValueError, "gated_mlp", "down_weight"):
         _C.gated_mlp_of_linears(t(2, 3), linears["0"], linears["0"], linears["2"], "relu", [], False)
+
+
+class Seen(Tensor):
+    """A subclass that notes what is called with it."""
+
+    functions: list[Any]
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cls.functions.append(func)
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_overrides_see_functions(name: str, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An override of any tensor, also in a list, sees the op; parameters have none: they skip torch.ops."""
+    arguments = function_arguments(name, lambda *shape: torch.ones(shape, device=device))
+    function, op = getattr(functional, name), getattr(torch.ops.fastops, name)
+    expected = function(**arguments)
+    for argument, value in arguments.items():
+        values = value if isinstance(value, list) else [value]
+        for i in [i for i, item in enumerate(values) if isinstance(item, Tensor)]:
+            seen = [item.as_subclass(Seen) if i == j else item for j, item in enumerate(values)]
+            monkeypatch.setattr(Seen, "functions", [], raising=False)
+            result = function(**{**arguments, argument: seen if isinstance(value, list) else seen[0]})
+            assert Seen.functions == [op], (argument, i)
+            assert type(result) is Seen
+            assert torch.equal(result.as_subclass(Tensor), expected)
+    of_parameters = tree_map_only(Tensor, torch.nn.Parameter, arguments)
+    monkeypatch.setattr(torch.ops.fastops, name, SimpleNamespace(__name__=name))
+    assert torch.equal(function(**of_parameters), expected)

@@ -9,13 +9,13 @@ same rules for the hot path; these are what ``torch.compile`` follows and what d
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Sequence
-from types import FunctionType, ModuleType
+from collections.abc import Callable, Collection, Iterable, Sequence
+from types import FunctionType, ModuleType, NoneType
 from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor, nn
-from torch.compiler import is_compiling
+from torch.compiler import is_compiling, is_dynamo_compiling
 
 from . import _C
 from ._torch_internal import (
@@ -121,11 +121,13 @@ def is_plain_eager(input: Tensor) -> bool:
 
 
 def call(op: Any, *arguments: Any) -> Any:
-    """Calls an op; an argument of another kind than it takes is a TypeError that names it, not the dispatcher's.
+    """Calls an op, through fastops._C where it can; an argument of another kind is a TypeError that names it.
 
     Not for TorchScript, which has no ``try``.
     """
     try:
+        if _are_plain(arguments) and not is_dynamo_compiling() and not is_function_mode_enabled():
+            return getattr(_C, op.__name__)(*arguments)
         return op(*arguments)
     except (RuntimeError, TypeError, ValueError):
         schema = op.default._schema
@@ -133,6 +135,19 @@ def call(op: Any, *arguments: Any) -> Any:
         for argument, value in zip(schema.arguments, arguments, strict=False):
             _check_kind(owner, value, "input" if argument.name == "self" else argument.name, argument.type)
         raise
+
+
+# What the functions of fastops._C take.
+_PLAIN_ARGUMENTS = {Tensor, nn.Parameter, str, bool, int, float, NoneType}
+
+
+def _are_plain(values: Iterable[Any]) -> bool:
+    """Whether all are of these very classes, or lists of such: no Python override wants to see them."""
+    for value in values:
+        kind = type(value)
+        if kind not in _PLAIN_ARGUMENTS and not (kind is list and _are_plain(value)):
+            return False
+    return True
 
 
 def check_tensor(owner: str, value: object, argument: str = "input") -> None:

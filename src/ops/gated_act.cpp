@@ -52,9 +52,10 @@ std::vector<c10::SymInt> gated_sizes(const Tensor& self) {
 }
 
 std::pair<Tensor, Tensor> split_gate(const Tensor& self, bool gate_last) {
-  const c10::SymInt half = self.sym_size(-1) / 2;
-  Tensor first = self.narrow_symint(-1, 0, half);
-  Tensor second = self.narrow_symint(-1, half, half);
+  const c10::SymInt size = self.sym_size(-1);
+  const c10::SymInt half = size / 2;
+  Tensor first = self.slice_symint(-1, 0, half);
+  Tensor second = self.slice_symint(-1, half, size);
   if (gate_last) std::swap(first, second);
   return {std::move(first), std::move(second)};
 }

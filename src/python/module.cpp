@@ -16,7 +16,9 @@
 #include "backends/cpu/memory.h"
 #include "backends/cpu/roofs.h"
 #include "ops/activation.h"
+#include "ops/bias_act.h"
 #include "ops/environment.h"
+#include "ops/gated_act.h"
 #include "ops/gated_mlp.h"
 #include "ops/mlp.h"
 #include "ops/mlp_jet.h"
@@ -73,6 +75,13 @@ void define_activation(py::module_& m, Activation id, std::index_sequence<I...>)
   });
 }
 
+// Without the GIL, which is held again before what is called with goes out of scope.
+template <class Op>
+typename Op::Result call_released(const Op& op) {
+  py::gil_scoped_release no_gil;
+  return call_op(op);
+}
+
 // mlp of the plain torch.nn.Linear modules that are the `_modules` of another; None if one of them is not plain.
 py::object mlp_of_linears(const Tensor& input, const py::dict& modules, const std::string& activation,
                           const std::string& output_activation, const std::vector<double>& params,
@@ -86,33 +95,24 @@ py::object mlp_of_linears(const Tensor& input, const py::dict& modules, const st
     weights.push_back(std::move(layer->weight));
     biases.push_back(std::move(layer->bias));
   }
-  Tensor output;
-  {
-    py::gil_scoped_release no_gil;
-    output = call_op(Mlp{{input, weights, biases, activation, output_activation, params, output_params}, checkpoint});
-  }
-  return py::cast(std::move(output));
+  return py::cast(
+      call_released(Mlp{{input, weights, biases, activation, output_activation, params, output_params}, checkpoint}));
 }
 
-py::object gated_mlp(const Tensor& input, py::handle gate, py::handle up, py::handle down, std::string_view activation,
-                     c10::ArrayRef<double> params, bool checkpoint) {
+py::object gated_mlp_of(const Tensor& input, py::handle gate, py::handle up, py::handle down,
+                        std::string_view activation, c10::ArrayRef<double> params, bool checkpoint) {
   const auto g = plain::linear(gate.ptr());
   const auto u = plain::linear(up.ptr());
   const auto d = plain::linear(down.ptr());
   if (!g || !u || !d) return py::none();
-  Tensor output;
-  {
-    py::gil_scoped_release no_gil;
-    output = call_op(
-        GatedMlp{{input, g->weight, u->weight, d->weight, g->bias, u->bias, d->bias, activation, params}, checkpoint});
-  }
-  return py::cast(std::move(output));
+  return py::cast(call_released(
+      GatedMlp{{input, g->weight, u->weight, d->weight, g->bias, u->bias, d->bias, activation, params}, checkpoint}));
 }
 
 // gated_mlp of three plain torch.nn.Linear modules; None if one of them is not plain.
 py::object gated_mlp_of_linears(const Tensor& input, py::handle gate, py::handle up, py::handle down,
                                 const std::string& activation, const std::vector<double>& params, bool checkpoint) {
-  return gated_mlp(input, gate, up, down, activation, params, checkpoint);
+  return gated_mlp_of(input, gate, up, down, activation, params, checkpoint);
 }
 
 // The input of an ensemble with such a weight: with fewer than three dimensions, it is the same for all members.
@@ -233,8 +233,8 @@ py::object gated_mlp_of_modules(py::handle input, const py::dict& modules, bool 
   if (!plain::is_eager(input)) return py::none();
   const auto function = plain::activation(child(modules, "act_fn"));
   if (!function) return py::none();
-  return gated_mlp(tensor_in(input.ptr()), child(modules, "gate_proj"), child(modules, "up_proj"),
-                   child(modules, "down_proj"), function->name, function->params, checkpoint);
+  return gated_mlp_of(tensor_in(input.ptr()), child(modules, "gate_proj"), child(modules, "up_proj"),
+                      child(modules, "down_proj"), function->name, function->params, checkpoint);
 }
 
 // gated_mlp of the layer with both halves of the unit and the one after it, in this order, with dropouts that are off
@@ -271,19 +271,77 @@ py::object linear_act_of_modules(py::handle input, py::handle parameters, const 
   const auto function = plain::activation(child(modules, "act_fn"));
   const auto layer = plain::parameters(parameters.ptr());
   if (!function || !layer) return py::none();
-  Tensor output;
-  {
-    const Tensor& x = tensor_in(input.ptr());
-    py::gil_scoped_release no_gil;
-    output = call_op(LinearAct{x, layer->weight, layer->bias, function->name, function->params});
-  }
-  return py::cast(std::move(output));
+  return py::cast(
+      call_released(LinearAct{tensor_in(input.ptr()), layer->weight, layer->bias, function->name, function->params}));
 }
 
-Tensor linear_act(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
-                  const std::string& activation, const std::vector<double>& params) {
-  return call_op(LinearAct{input, weight, bias, activation, params});
+namespace functional {
+
+// The ops as python/fastops/functional.py calls them, for arguments of just these classes. Lists must be lists:
+// pybind11 would take any sequence for one, a tensor included.
+using OptionalTensor = std::optional<Tensor>;
+using Name = const std::string&;
+
+template <class T>
+std::vector<T> items(const py::list& list) {
+  return py::cast<std::vector<T>>(list);
 }
+
+OptionalTensors optional_tensors(const py::list& list) {
+  OptionalTensors result;
+  result.reserve(list.size());
+  for (const py::handle item : list) result.push_back(item.is_none() ? OptionalTensor() : py::cast<Tensor>(item));
+  return result;
+}
+
+Tensor bias_act(const Tensor& self, const OptionalTensor& bias, Name activation, const py::list& params) {
+  return call_released(BiasAct{self, bias, activation, items<double>(params)});
+}
+
+Tensor act_mul(const Tensor& gate, const Tensor& up, Name activation, const py::list& params) {
+  return call_released(ActMul{gate, up, activation, items<double>(params)});
+}
+
+Tensor gated_act(const Tensor& self, Name activation, const py::list& params, bool gate_last) {
+  return call_released(GatedAct{self, activation, items<double>(params), gate_last});
+}
+
+Tensor linear_act(const Tensor& input, const Tensor& weight, const OptionalTensor& bias, Name activation,
+                  const py::list& params) {
+  return call_released(LinearAct{input, weight, bias, activation, items<double>(params)});
+}
+
+Tensor mlp(const Tensor& input, const py::list& weights, const py::list& biases, Name activation,
+           Name output_activation, const py::list& params, const py::list& output_params, bool checkpoint) {
+  const OptionalTensors of_layers = optional_tensors(biases);
+  return call_released(Mlp{{input, items<Tensor>(weights), of_layers, activation, output_activation,
+                            items<double>(params), items<double>(output_params)},
+                           checkpoint});
+}
+
+Tensor mlp_jet(const Tensor& input, int64_t directions, const py::list& weights, const py::list& biases,
+               Name activation, Name output_activation, const py::list& params, const py::list& output_params,
+               const py::list& trace_weights) {
+  const OptionalTensors of_layers = optional_tensors(biases);
+  return call_released(MlpJet{{input, directions, items<Tensor>(weights), of_layers, activation, output_activation,
+                               items<double>(params), items<double>(output_params), items<double>(trace_weights)}});
+}
+
+Tensor gated_mlp(const Tensor& input, const Tensor& gate_weight, const Tensor& up_weight, const Tensor& down_weight,
+                 const OptionalTensor& gate_bias, const OptionalTensor& up_bias, const OptionalTensor& down_bias,
+                 Name activation, const py::list& params, bool checkpoint) {
+  return call_released(GatedMlp{
+      {input, gate_weight, up_weight, down_weight, gate_bias, up_bias, down_bias, activation, items<double>(params)},
+      checkpoint});
+}
+
+Tensor sequential(const Tensor& input, const py::list& parameters, Name steps, const py::list& params,
+                  const OptionalTensor& seed) {
+  const OptionalTensors of_steps = optional_tensors(parameters);
+  return call_released(Sequential{{input, of_steps, steps, items<double>(params), seed}});
+}
+
+}  // namespace functional
 
 py::tuple memory_stats() {
   const cpu::MemoryStats stats = cpu::memory_stats();
@@ -315,6 +373,14 @@ PYBIND11_MODULE(_C, m) {
     const auto id = static_cast<Activation>(i);
     with_parameters(id, [&](auto indices) { define_activation(m, id, indices); });
   }
+  m.def("bias_act", wrap_pybind_function(functional::bias_act));
+  m.def("act_mul", wrap_pybind_function(functional::act_mul));
+  m.def("gated_act", wrap_pybind_function(functional::gated_act));
+  m.def("linear_act", wrap_pybind_function(functional::linear_act));
+  m.def("mlp", wrap_pybind_function(functional::mlp));
+  m.def("mlp_jet", wrap_pybind_function(functional::mlp_jet));
+  m.def("gated_mlp", wrap_pybind_function(functional::gated_mlp));
+  m.def("sequential", wrap_pybind_function(functional::sequential));
   for (const NodeClass& node : node_classes()) define_node_class(node);
   m.def("initialize_plain", &plain::initialize);
   m.def("add_plain_class", &plain::add_class);
@@ -327,7 +393,6 @@ PYBIND11_MODULE(_C, m) {
   m.def("packed_mlp_of_modules", wrap_pybind_function(packed_mlp_of_modules));
   m.def("linear_act_of_modules", wrap_pybind_function(linear_act_of_modules));
   m.def("mlp_of_linears", wrap_pybind_function(mlp_of_linears));
-  m.def("linear_act", wrap_pybind_function_no_gil(linear_act));
   m.def("leave_gradients", wrap_pybind_function(leave_gradients));
   m.def("most_weights_by_jet", wrap_pybind_function(most_weights_by_jet));
   m.def("gated_mlp_of_linears", wrap_pybind_function(gated_mlp_of_linears));
