@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from checks import assert_meta_agrees, assert_same_bits, windows
 from reference import Approximate, as_taken, compute_dtype, formulas, parameter_sets
 from strategies import (
+    Layout,
     LENGTHS,
     dtypes,
     every_activation,
@@ -173,6 +174,40 @@ def test_special_values(name, device, dtype):
             same |= (result == expected) | (result.isnan() & expected.isnan()) | finite
     wrong = [(gates[i, j].item(), ups[i, j].item(), result[i, j].item()) for i, j in (~same).nonzero()]
     assert not wrong, f"{name}: (gate, up, result) {wrong}"
+
+
+# Rows whose elements do not lie side by side.
+UNEVEN = {
+    "a matrix": Layout((130, 203), (1, 131), 3),
+    "few columns": Layout((5000, 3), (1, 5000), 0),
+    "few rows": Layout((3, 5000), (1, 3), 0),
+    "matrices": Layout((3, 129, 67), (8643, 1, 129), 0),
+    "channels first": Layout((5, 9, 10, 33), (2970, 10, 1, 90), 0),
+    "steps": Layout((70, 90), (2, 150), 1),
+    "one row": Layout((300, 100), (0, 3), 0),
+    "columns of one element": Layout((300, 100), (3, 0), 0),
+    "overlapping": Layout((300, 100), (1, 1), 0),
+    "more dimensions than are walked along": Layout((3, 4, 5, 6, 7), (4, 1, 90, 450, 13), 2),
+}
+
+
+@every_dtype
+@pytest.mark.parametrize("layout", UNEVEN.values(), ids=UNEVEN)
+def test_rows_of_any_layout(layout, device, dtype, restore_threads):
+    """The results have the bits of those of contiguous tensors, whatever the threads."""
+    gate = layout.random(dtype, device, seed=0)
+    up = random_values(gate.numel(), seed=1).reshape(gate.shape).to(dtype).to(device)
+    calls = {
+        "gate": lambda t: ops.act_mul(t, up, "silu"),
+        "up": lambda t: ops.act_mul(up, t, "silu"),
+        "gradient": lambda t: torch.cat(ops.act_mul_backward(t, up, t, "silu", [], [True, True])),
+        "bias_act": lambda t: ops.bias_act(t, up.flatten()[: t.size(-1)], "relu"),
+    }
+    for name, call in calls.items():
+        expected = call(gate.contiguous())
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            assert_same_bits(call(gate), expected, name)
 
 
 @every_dtype

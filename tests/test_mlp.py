@@ -444,6 +444,25 @@ def test_transposed_weights(device, dtype, sizes):
     assert_meta_agrees(results, ops.mlp_backward, *args)
 
 
+@every_dtype
+@pytest.mark.parametrize("sizes", [(4, 5, 7, 3), (130, 33, 33, 1), LARGE])
+def test_transposed_rows(device, dtype, sizes):
+    """Inputs and gradients whose features come first in memory, as one matrix or as several."""
+    network = plain_network(*sizes, dtype=dtype, device=device)
+    expected_output, expected_grads = expected_network(network)
+    matrices = (lambda t: t.t().contiguous().t(), lambda t: t.unflatten(0, (2, -1)).mT.contiguous().mT)
+    assert len(network.input) % 2 == 0
+    parameters = [leaf.requires_grad_() for leaf in network.leaves[1:]]
+    for transposed in matrices:
+        x, grad = transposed(network.input.detach()).requires_grad_(), transposed(network.grad)
+        output = ops.mlp(x, *network.arguments[1:])
+        expected_output.assert_holds(output.detach().reshape(network.grad.shape))
+        with torch.no_grad():
+            expected_output.assert_holds(ops.mlp(x, *network.arguments[1:]).reshape(network.grad.shape))
+        for result, expected in zip(torch.autograd.grad(output, [x, *parameters], grad), expected_grads, strict=True):
+            expected.assert_holds(result.flatten(0, -2) if result.dim() == 3 else result)
+
+
 @pytest.mark.parametrize("output", ["identity", "tanh", "gelu"])
 @pytest.mark.parametrize("sizes", [(4, 5, 7, 3), LARGE])
 def test_arguments_are_left_alone(device, sizes, output):

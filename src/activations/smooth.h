@@ -178,14 +178,19 @@ struct Mish : ActivationBase {
     const T e = exp(at_most(x, S(25)));
     return x * quotient_by_sum(multiply_add(e, e, e * S(2)), S(2));
   }
-  // With q = e / (w + 2): q (e + 2) + x q * 4 (e + 1) / (w + 2)
   template <class T, class G, class S>
-  FASTOPS_HOST_DEVICE static T gradient(G g, T x, Params<S>) {
+  FASTOPS_HOST_DEVICE static T gradient(G g, T x, Params<S> p) {
+    return value_and_gradient<T>(g, x, p).gradient;
+  }
+  // With q = e / (w + 2): the derivative is q (e + 2) + x q * 4 (e + 1) / (w + 2)
+  template <class T, class G, class S>
+  FASTOPS_HOST_DEVICE static ValueAndGradient<T> value_and_gradient(G g, T x, Params<S>) {
     const T bounded = at_most(x, S(25));
     const T e = exp(bounded);
     const T r = reciprocal(multiply_add(e + S(2), e, S(2)));
     const T q = e * r;
-    return multiply_add(bounded * q, multiply_add(e, S(4), S(4)) * r, (e + S(2)) * q) * g;
+    const T gate = (e + S(2)) * q;
+    return {x * gate, multiply_add(bounded * q, multiply_add(e, S(4), S(4)) * r, gate) * g};
   }
 };
 

@@ -174,11 +174,12 @@ Tensor mlp_with_tangent(c10::DispatchKeySet keys, const MlpForward& op) {
 Tensor mlp_autograd(c10::DispatchKeySet keys, Mlp op) {
   Tensor even;
   const bool ensemble = is_ensemble(op.weights);
-  if (!op.checkpoint && !has_even_rows(op.input, ensemble)) {
+  const bool grad = needs_grad(op.input, op.weights, op.biases);
+  const bool one_pass = op.checkpoint || !(grad || any_tangent(op.input));
+  if (!one_pass && !has_even_rows(op.input, ensemble)) {
     op.input = even = with_even_rows(Mlp::name, "input", op.input, ensemble);
   }
   if (only_input_has_tangent(op)) return mlp_with_tangent(keys, op);
-  const bool grad = needs_grad(op.input, op.weights, op.biases);
   if (any_tangent(op.input, op.weights, op.biases) || (grad && !op.checkpoint)) {
     return std::get<0>(call_op<MlpForward>(op));
   }
@@ -201,10 +202,10 @@ MlpForward::Result mlp_forward_autograd(c10::DispatchKeySet keys, const MlpForwa
 }
 
 Tensor linear_act_autograd(c10::DispatchKeySet keys, LinearAct op) {
-  Tensor even;
-  if (!has_even_rows(op.input)) op.input = even = with_even_rows(LinearAct::name, "input", op.input);
   const bool tangents = any_tangent(op.input, op.weight, op.bias);
   if (!tangents && !needs_grad(op.input, op.weight, op.bias)) return call_below_autograd(keys, op);
+  Tensor even;
+  if (!has_even_rows(op.input)) op.input = even = with_even_rows(LinearAct::name, "input", op.input);
   const MlpArguments layer = op.checked();
   if (tangents) return composite_mlp(layer, nullptr);
   const OptionalTensors biases({op.bias.get()});

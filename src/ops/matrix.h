@@ -33,10 +33,19 @@ inline int64_t row_count(const at::Tensor& tensor) {
   return rows;
 }
 
-// Whether every product takes a tensor as it is: the elements of a row lie side by side, and as_matrix needs no copy.
-// (Tensors that are no arrays are for the checks to refuse.) Of an ensemble, for each member.
+// Whether a matrix is the transpose of a contiguous one, as a weight is that a module keeps as [in, out].
+inline bool is_transposed(const at::Tensor& matrix) {
+  if (matrix.dim() != 2 || matrix.is_contiguous_or_false()) return false;
+  return TORCH_GUARD_OR_FALSE(matrix.sym_stride(0).sym_eq(1)) &&
+         TORCH_GUARD_OR_FALSE(matrix.sym_stride(1).sym_eq(matrix.sym_size(0)));
+}
+
+// Whether every product takes a tensor as it is: the elements of a row lie side by side, and as_matrix needs no copy;
+// or it is a matrix that is transposed. (Tensors that are no arrays are for the checks to refuse.) Of an ensemble, for
+// each member.
 inline bool has_even_rows(const at::Tensor& tensor, bool ensemble = false) {
   if (tensor.layout() != at::kStrided || tensor.is_nested() || tensor.is_contiguous_or_false()) return true;
+  if (is_transposed(tensor)) return true;
   const auto sizes = tensor.sym_sizes();
   const auto strides = tensor.sym_strides();
   const auto is = [](const c10::SymInt& a, const c10::SymInt& b) { return TORCH_GUARD_OR_FALSE(a.sym_eq(b)); };
@@ -51,13 +60,6 @@ inline at::Tensor with_even_rows(std::string_view op, Argument argument, const a
   if (has_even_rows(tensor, ensemble)) return tensor;
   check_tensor(op, argument, tensor);
   return tensor.contiguous();
-}
-
-// Whether a matrix is the transpose of a contiguous one, as a weight is that a module keeps as [in, out].
-inline bool is_transposed(const at::Tensor& matrix) {
-  if (matrix.dim() != 2 || matrix.is_contiguous_or_false()) return false;
-  return TORCH_GUARD_OR_FALSE(matrix.sym_stride(0).sym_eq(1)) &&
-         TORCH_GUARD_OR_FALSE(matrix.sym_stride(1).sym_eq(matrix.sym_size(0)));
 }
 
 // A gradient of `weight` in its layout: where they differ, every sum of the two goes across memory.

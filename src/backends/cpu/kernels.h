@@ -370,6 +370,8 @@ struct RowKernels {
   // block = source, or + source; target = block
   void (*widen)(ConstRows source, int64_t rows, int64_t columns, bool add, void* block);
   void (*narrow)(const void* block, int64_t rows, int64_t columns, Rows target);
+  // target[c, r] = source[r, c], as stored
+  void (*transpose)(ConstRows source, int64_t rows, int64_t columns, Rows target);
   // y = normalized * weight + bias. All results may be null; normalized or y may be x.
   void (*normalize)(const NormArguments&, const void* x, void* normalized, void* y, void* multipliers, int64_t rows,
                     int64_t columns);

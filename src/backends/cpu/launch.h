@@ -87,12 +87,26 @@ std::optional<StridedTensors<count>> strided(const std::array<at::Tensor, count>
   return all;
 }
 
+// tensor.contiguous() of one that is not.
+inline at::Tensor contiguous_copy(const at::Tensor& tensor) {
+  c10::SmallVector<int64_t, 6> dims;
+  for (int64_t d = tensor.dim(); d-- > 0;) {
+    if (tensor.size(d) != 1) dims.push_back(d);
+  }
+  const auto elements = strided<1>({tensor}, dims);
+  if (!elements) return tensor.contiguous();
+  at::Tensor copy = empty_result(tensor.sizes(), tensor);
+  TorchCaller caller;
+  copy_elements(caller, dtype_of(tensor), elements->walk, elements->reads(0, tensor), copy.mutable_data_ptr());
+  return copy;
+}
+
 // A tensor [..., columns] as rows of contiguous elements, copied only if its strides do not allow that.
 class RowView {
  public:
   explicit RowView(const at::Tensor& tensor) : tensor_(tensor), columns_(tensor.size(-1)) {
     const auto stride = row_stride(tensor_);
-    if (!stride) tensor_ = tensor_.contiguous();
+    if (!stride) tensor_ = contiguous_copy(tensor_);
     stride_ = stride.value_or(columns_);
   }
 

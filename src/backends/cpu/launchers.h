@@ -67,6 +67,9 @@ FASTOPS_KERNELS_API void activation_forward(Caller&, const Call&, const Walk&, c
 FASTOPS_KERNELS_API void activation_backward(Caller&, const Call&, int64_t order, bool from_output, const Walk&,
                                              const ConstStrided& grad, const ConstStrided& saved, const Strided& dx);
 
+// Copies the elements to where they lie side by side in the order of the walk.
+FASTOPS_KERNELS_API void copy_elements(Caller&, Dtype, const Walk&, const ConstStrided& from, void* to);
+
 // z = x + bias, y = f(z), for rows of `columns` elements. `z.data` may be null; z or y may be x.
 FASTOPS_KERNELS_API void bias_forward(Caller&, const Call&, ConstRows x, const void* bias, Rows z, Rows y, int64_t rows,
                                       int64_t columns);

@@ -34,7 +34,7 @@ class Matrices {
   static Matrices read(const Tensor& tensor, bool ensemble) {
     if (!tensor.defined()) return {};
     const auto stride = row_stride(ensemble ? tensor.select(0, 0) : tensor);
-    const Tensor rows = stride ? tensor : tensor.contiguous();
+    const Tensor rows = stride ? tensor : contiguous_copy(tensor);
     return {rows, const_cast<void*>(rows.const_data_ptr()), stride.value_or(tensor.size(-1)), ensemble};
   }
   // Results, which are contiguous.

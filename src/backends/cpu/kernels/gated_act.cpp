@@ -19,8 +19,6 @@ template <class A, class Storage>
 void gated_backward(ConstRows grad, ConstRows gate, ConstRows up, Rows dgate, Rows dup, Rows value, int64_t rows,
                     int64_t columns, ActivationParams params) {
   const auto p = compute_params<Storage>(params);
-  const auto product = [](const Packet<Storage>& x, const Packet<Storage>& y)
-                           FASTOPS_INLINE_LAMBDA { return apply([](auto a, auto b) { return a * b; }, x, y); };
   for (int64_t r = 0; r < rows; ++r) {
     const Storage* grad_row = row<Storage>(grad, r);
     const Storage* gate_row = row<Storage>(gate, r);
@@ -33,10 +31,10 @@ void gated_backward(ConstRows grad, ConstRows gate, ConstRows up, Rows dgate, Ro
       const auto g = load(gate_row);
       const auto u = load(up_row);
       // The value has the same bits whether the gradient is wanted or not.
-      const auto [f, gradient] = value_and_gradient<A, Storage>(product(d, u), g, p);
+      const auto [f, gradient] = value_and_gradient<A, Storage>(product<Storage>(d, u), g, p);
       if (dgate_row) store(gradient, dgate_row);
-      if (dup_row) store(product(d, f), dup_row);
-      if (value_row) store(product(u, f), value_row);
+      if (dup_row) store(product<Storage>(d, f), dup_row);
+      if (value_row) store(product<Storage>(u, f), value_row);
     });
   }
 }

@@ -21,15 +21,13 @@ template <class A, class Storage>
 void gated_layer_backward(const void* arguments, const Block& block) {
   const auto& to = *static_cast<const GatedBackwardArguments*>(arguments);
   const auto p = compute_params<Storage>(to.params);
-  const auto product = [](const Packet<Storage>& x, const Packet<Storage>& y)
-                           FASTOPS_INLINE_LAMBDA { return apply([](auto a, auto b) { return a * b; }, x, y); };
   for_each_sum<Storage>(block, [&](auto sum, auto load, auto store, auto store_operand) FASTOPS_INLINE_LAMBDA {
     const auto grad = sum(0);
     const auto up = load(to.up);
-    const auto [value, gradient] = value_and_gradient<A, Storage>(product(grad, up), load(to.gate), p);
+    const auto [value, gradient] = value_and_gradient<A, Storage>(product<Storage>(grad, up), load(to.gate), p);
     store_operand(gradient, to.dgate, to.as_stored);
-    store_operand(product(grad, value), to.dup, to.as_stored);
-    store(product(value, up), to.value);
+    store_operand(product<Storage>(grad, value), to.dup, to.as_stored);
+    store(product<Storage>(value, up), to.value);
   });
 }
 

@@ -162,10 +162,50 @@ inline void transpose_16x16(const void* source, int64_t source_bytes, float* tar
 }
 #endif
 
-// target[c, r] = source[r, c] for a square of a vector's size.
+#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
+// Of 4 x 4 numbers.
+inline void transpose_4x4(const double* source, int64_t source_stride, double* target, int64_t target_stride) {
+  const auto row = [&](int r) { return _mm256_loadu_pd(source + r * source_stride); };
+  const __m256d a = row(0), b = row(1), c = row(2), d = row(3);
+  const __m256d even[] = {_mm256_unpacklo_pd(a, b), _mm256_unpacklo_pd(c, d)};
+  const __m256d odd[] = {_mm256_unpackhi_pd(a, b), _mm256_unpackhi_pd(c, d)};
+  _mm256_storeu_pd(target, _mm256_permute2f128_pd(even[0], even[1], 0x20));
+  _mm256_storeu_pd(target + target_stride, _mm256_permute2f128_pd(odd[0], odd[1], 0x20));
+  _mm256_storeu_pd(target + 2 * target_stride, _mm256_permute2f128_pd(even[0], even[1], 0x31));
+  _mm256_storeu_pd(target + 3 * target_stride, _mm256_permute2f128_pd(odd[0], odd[1], 0x31));
+}
+
+// Of 8 x 8 numbers of 16 bits: each step puts the first half of the rows between the second half's numbers.
+inline void transpose_8x8(const uint16_t* source, int64_t source_stride, uint16_t* target, int64_t target_stride) {
+  __m128i rows[8], mixed[8];
+  for (int r = 0; r < 8; ++r) {
+    rows[r] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source + r * source_stride));
+  }
+  const auto mix = [](const __m128i* from, __m128i* to) {
+    for (int r = 0; r < 4; ++r) {
+      to[2 * r] = _mm_unpacklo_epi16(from[r], from[r + 4]);
+      to[2 * r + 1] = _mm_unpackhi_epi16(from[r], from[r + 4]);
+    }
+  };
+  mix(rows, mixed);
+  mix(mixed, rows);
+  mix(rows, mixed);
+  for (int c = 0; c < 8; ++c) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(target + c * target_stride), mixed[c]);
+  }
+}
+#endif
+
+// The rows and columns of the squares that transpose_square takes: a vector's, where S is computed with.
+template <class S>
+inline constexpr int square_size = Vec<S>::width;
+template <>
+inline constexpr int square_size<uint16_t> = 8;
+
+// target[c, r] = source[r, c] for such a square.
 template <class S>
 void transpose_square(const S* source, int64_t source_stride, S* target, int64_t target_stride) {
-  constexpr int width = Vec<S>::width;
+  constexpr int width = square_size<S>;
 #if defined(CPU_CAPABILITY_AVX512)
   if constexpr (std::is_same_v<S, float>) {
     return transpose_16x16(source, source_stride * int64_t{sizeof(float)}, target, target_stride);
@@ -173,6 +213,17 @@ void transpose_square(const S* source, int64_t source_stride, S* target, int64_t
 #elif defined(CPU_CAPABILITY_AVX2)
   if constexpr (std::is_same_v<S, float>) {
     return at::vec::transpose_mxn<float, width, width>(source, source_stride, target, target_stride);
+  }
+#endif
+#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
+  if constexpr (std::is_same_v<S, uint16_t>) return transpose_8x8(source, source_stride, target, target_stride);
+  if constexpr (std::is_same_v<S, double>) {
+    for (int r = 0; r < width; r += 4) {
+      for (int c = 0; c < width; c += 4) {
+        transpose_4x4(source + r * source_stride + c, source_stride, target + c * target_stride + r, target_stride);
+      }
+    }
+    return;
   }
 #endif
   for (int c = 0; c < width; ++c) {

@@ -8,6 +8,7 @@
 #include <array>
 #include <cmath>
 
+#include "backends/cpu/kernels/panels.h"
 #include "backends/cpu/kernels/philox.h"
 #include "backends/cpu/kernels/vec.h"
 
@@ -282,11 +283,37 @@ void multiply(const void* grad, const void* factors, void* dx, int64_t n) {
       n, [&](int64_t i, auto count) { store(load<S>(grad, i, count) * load<S>(factors, i, count), dx, i, count); });
 }
 
+// Some columns at a time: lines of the source that lie one after another, and all rows for them, so that the target's
+// lines are filled before they leave the cache.
+template <class T>
+void transpose(ConstRows source, int64_t rows, int64_t columns, Rows target) {
+  constexpr int64_t width = square_size<T>;
+  constexpr int64_t block = 256 / sizeof(T);
+  const auto copy = [&](int64_t first_row, int64_t first_column, int64_t end_row, int64_t end_column) {
+    for (int64_t c = first_column; c < end_column; ++c) {
+      for (int64_t r = first_row; r < end_row; ++r) row<T>(target, c)[r] = row<T>(source, r)[c];
+    }
+  };
+  for (int64_t first = 0; first < columns; first += block) {
+    const int64_t end = std::min(columns, first + block);
+    int64_t r = 0;
+    for (; r + width <= rows; r += width) {
+      int64_t c = first;
+      for (; c + width <= end; c += width) {
+        transpose_square<T>(row<T>(source, r) + c, source.stride, row<T>(target, c) + r, target.stride);
+      }
+      copy(r, c, r + width, end);
+    }
+    copy(r, first, rows, end);
+  }
+}
+
 template <class Storage>
 RowKernels row_kernels() {
   using S = Compute<Storage>;
-  return {widen<Storage>, narrow<Storage>, normalize<S>, normalize_backward<S>,
-          scale<S>,       add_to_sums<S>,  dropout<S>,   multiply<S>};
+  using Bits = std::conditional_t<sizeof(Storage) == 2, uint16_t, Storage>;
+  return {widen<Storage>, narrow<Storage>, transpose<Bits>, normalize<S>, normalize_backward<S>,
+          scale<S>,       add_to_sums<S>,  dropout<S>,      multiply<S>};
 }
 
 }  // namespace

@@ -258,6 +258,11 @@ C10_ALWAYS_INLINE P apply(F f, const P& first, const In&... in) {
   return out;
 }
 
+template <class Storage>
+C10_ALWAYS_INLINE Packet<Storage> product(const Packet<Storage>& x, const Packet<Storage>& y) {
+  return apply([](auto a, auto b) { return a * b; }, x, y);
+}
+
 inline void stream_end() {
 #if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
   _mm_sfence();

@@ -109,6 +109,42 @@ void activation_backward(Caller& caller, const Call& call, int64_t order, bool f
       [&](const auto& from, void* to, int64_t n) { kernel(from[0], from[1], to, n, call.params, /*stream=*/false); });
 }
 
+void copy_elements(Caller& caller, Dtype dtype, const Walk& walk, const ConstStrided& from, void* to) {
+  const int64_t bytes = element_size(dtype);
+  const auto target = [&](int64_t element) -> void* { return static_cast<char*>(to) + element * bytes; };
+  // Where elements lie side by side along another axis, there is a matrix to transpose for each place along the rest.
+  const auto axes = std::span(from.stride).first(walk.axes);
+  const int64_t side = axes[0] == 1 ? walk.axes : std::find(axes.begin(), axes.end(), 1) - axes.begin();
+  if (side == walk.axes) {
+    return share_elements(caller, elements_of(walk), [&](int64_t begin, int64_t end) {
+      gather(walk, from, bytes, begin, end - begin, target(begin));
+    });
+  }
+  constexpr int64_t columns = 64;  // of a part of a matrix
+  const auto kernel = row_kernels(dtype).transpose;
+  const int64_t rows = walk.size[0];
+  const int64_t parts = (walk.size[side] + columns - 1) / columns;
+  share(caller, elements_of(walk) / rows / walk.size[side] * parts, std::max<int64_t>(1, grain_size / (rows * columns)),
+        [&](int64_t begin, int64_t end) {
+          for (; begin < end; ++begin) {
+            const int64_t first = begin % parts * columns;
+            int64_t read = first, written = 0, stride = 0;
+            for (int64_t axis = 0, rest = begin / parts, step = 1; axis < walk.axes; step *= walk.size[axis++]) {
+              if (axis == side) {
+                stride = step;
+                written += first * step;
+              } else if (axis > 0) {
+                read += rest % walk.size[axis] * from.stride[axis];
+                written += rest % walk.size[axis] * step;
+                rest /= walk.size[axis];
+              }
+            }
+            kernel({static_cast<const char*>(from.data) + read * bytes, from.stride[0]}, rows,
+                   std::min(columns, walk.size[side] - first), {target(written), stride});
+          }
+        });
+}
+
 void bias_forward(Caller& caller, const Call& call, ConstRows x, const void* bias, Rows z, Rows y, int64_t rows,
                   int64_t columns) {
   const auto kernel = kernels_of(call).bias_forward;
