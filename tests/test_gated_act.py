@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from checks import assert_meta_agrees, assert_same_bits, windows
 from reference import Approximate, as_taken, compute_dtype, formulas, parameter_sets
 from strategies import (
-    Layout,
     LENGTHS,
+    Layout,
     dtypes,
     every_activation,
     every_dtype,

@@ -123,7 +123,9 @@ def test_info_of_libraries(run: Run, site: Path) -> None:
     """info() has the versions in order, the distribution, and a library of kernels that nothing has loaded."""
     for minor in ("2.100", "2.99", "2.12.disabled"):
         (site / f"fastops/torch-{minor}").mkdir()
-    (site / "fastops/libfastops_cuda.so").write_text("a GPU's")
+    # Of those that libfastops was built without, unless it has its own for GPUs.
+    kind = "hip" if torch.version.cuda and not fastops._gpu.state else "cuda"
+    (site / f"fastops/libfastops_{kind}.so").write_text("a GPU's")
     record(site, "fastops-torch", fastops.__version__, "_activations.py")
     output = run("import fastops; print(fastops.info())").stdout.splitlines()
     assert f"libraries_for_torch: {MINOR}, 2.99, 2.100" in output
@@ -132,9 +134,9 @@ def test_info_of_libraries(run: Run, site: Path) -> None:
     if fastops._gpu.state:  # the library at hand has its own for GPUs, and a word on each
         assert states["kernels for cuda"].startswith("not loaded, as ")
     else:
-        unknown = f"not loaded, as libfastops was built without {site}/fastops/libfastops_cuda.so"
-        assert states["kernels for cuda"] == unknown
-        assert states["kernels for hip"] == "none, as this fastops was built without them"
+        unknown = f"not loaded, as libfastops was built without {site}/fastops/libfastops_{kind}.so"
+        assert states[f"kernels for {kind}"] == unknown
+        assert torch.version.cuda or states["kernels for hip"] == "none, as this fastops was built without them"
 
 
 # ---- other distributions ----
