@@ -13,7 +13,7 @@ from torch import nn
 import fastops
 from checks import CalledOps, assert_meta_agrees, assert_same_bits
 from perceptrons import Network, draw_network, expected_network
-from strategies import ONCE, dtypes, random_tensor
+from strategies import ONCE, dtypes, every_dtype, random_tensor
 
 ops = torch.ops.fastops
 many = settings(max_examples=5 * ONCE * settings().max_examples)
@@ -81,6 +81,23 @@ def test_sizes(device, members, rows, width, dtype, restore_threads):
         for result, reference in zip([output, *grads], expected, strict=True):
             error = (result[i] - reference).double().abs().max()
             assert error <= TOLERANCES[dtype] * reference.double().abs().max()
+
+
+@every_dtype
+@pytest.mark.parametrize("rows", [1, 40, 300])
+def test_transposed_weights(device, dtype, rows):
+    """Weights that lie in memory as [members, in_features, out_features]."""
+    weights, biases = stacked(3, 7, 40, 33, 3, dtype=dtype, device=device)
+    x = random_tensor((3, rows, 7), dtype, device, seed=5).requires_grad_()
+    transposed = [weight.mT.contiguous().mT.requires_grad_() for weight in weights]
+    output = ops.mlp(x, transposed, biases, "tanh")
+    results = [output, *torch.autograd.grad(output, [x, *transposed], output.detach())]
+    doubles = [leaf.detach().cpu().double().requires_grad_() for leaf in (x, *weights)]
+    exact = ops.mlp(doubles[0], doubles[1:], [bias.cpu().double() for bias in biases], "tanh")
+    expected = [exact, *torch.autograd.grad(exact, doubles, output.detach().cpu().double())]
+    tolerance = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 0.05, torch.float16: 0.01}[dtype]
+    for result, reference in zip(results, expected, strict=True):
+        assert (result.detach().cpu().double() - reference).abs().max() <= tolerance * reference.abs().max()
 
 
 def test_threads(device, restore_threads):

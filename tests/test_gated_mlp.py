@@ -188,6 +188,25 @@ def test_blocks(device, dtype, sizes, restore_threads):
 
 
 @every_dtype
+@pytest.mark.parametrize("sizes", [(1, 64, 80, 65), (40, 33, 65, 17), (300, 130, 290, 97)])
+@pytest.mark.parametrize("places", [[1, 2, 3], [2], [3]])
+def test_transposed_weights(device, dtype, sizes, places):
+    """The gradients of weights that are transposed matrices are transposed, too."""
+    network = gated_network(*sizes, dtype, device)
+    for place in places:
+        network.tensors[place] = network.tensors[place].t().contiguous().t()
+    output, gate, up = ops.gated_mlp_forward(*network.arguments)
+    args = (network.grad, *network.tensors[:6], gate, up, network.name, [], [True] * 7)
+    results = ops.gated_mlp_backward(*args)
+    expected_output, expected_grads = expected_gated_network(network)
+    for result, expected in zip([output, *results], [expected_output, *expected_grads], strict=True):
+        expected.assert_holds(result)
+    for place in (1, 2, 3):
+        assert (results[place].t() if place in places else results[place]).is_contiguous()
+    assert_meta_agrees(results, ops.gated_mlp_backward, *args)
+
+
+@every_dtype
 def test_every_mask(device, dtype):
     """A gradient has the same bits whichever others are wanted."""
     network = gated_network(40, 33, 65, 17, dtype, device)

@@ -119,6 +119,18 @@ def test_blocks(device, directions, seconds):
     check(x, directions, weights, biases, "tanh", "identity", grad)
 
 
+@every_dtype
+@pytest.mark.parametrize("places", [[0, 1, 2], [1], [2]])
+def test_transposed_weights(device, dtype, places):
+    """Weights that are transposed matrices, some or all."""
+    weights, biases = network((5, 33, 40, 3), dtype, device)
+    for place in places:
+        weights[place] = weights[place].t().contiguous().t()
+    x = random_tensor((19, 5, 5), dtype, device, 7)
+    grad = random_tensor((19, 5, 3), dtype, device, 8)
+    check(x, 3, weights, biases, "tanh", "identity", grad)
+
+
 @pytest.mark.parametrize("columns", [1, 2, 15, 16, 17, 31, 32, 33, 65])
 @pytest.mark.parametrize("seconds", [0, 1, 3, 6])
 def test_columns(device, columns, seconds):

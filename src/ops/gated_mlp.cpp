@@ -112,9 +112,9 @@ std::vector<Tensor> layered_gated_mlp_backward(const GatedMlpBackwardArguments& 
     const Tensor grad_hidden = wants_gate || wants_up ? steps.product(grad, mlp.down_weight) : gate;
     const auto [grad_gate, grad_up, hidden] =
         steps.backward(grad_hidden, gate, up, mlp.activation, {wants_gate, wants_up, wants_down_weight});
-    if (wants_down_weight) grads[3] = steps.product(grad.mT(), hidden);
-    if (wants_gate_weight) grads[1] = steps.product(grad_gate.mT(), x);
-    if (wants_up_weight) grads[2] = steps.product(grad_up.mT(), x);
+    if (wants_down_weight) grads[3] = weight_gradient(mlp.down_weight, grad, hidden, steps.product);
+    if (wants_gate_weight) grads[1] = weight_gradient(mlp.gate_weight, grad_gate, x, steps.product);
+    if (wants_up_weight) grads[2] = weight_gradient(mlp.up_weight, grad_up, x, steps.product);
     if (wants_gate_bias) grads[4] = grad_gate.sum(-2);
     if (wants_up_bias) grads[5] = grad_up.sum(-2);
     if (wants_input) {
@@ -159,17 +159,15 @@ std::vector<Tensor> gated_mlp_backward_fallback(const GatedMlpBackwardArguments&
 }
 
 std::vector<Tensor> gated_mlp_backward_meta(const GatedMlpBackwardArguments& mlp) {
-  const c10::SymInt hidden = mlp.gate_weight.sym_size(0);
-  const std::array<std::vector<c10::SymInt>, 7> sizes = {mlp.input.sym_sizes().vec(),
-                                                         mlp.gate_weight.sym_sizes().vec(),
-                                                         mlp.up_weight.sym_sizes().vec(),
-                                                         mlp.down_weight.sym_sizes().vec(),
-                                                         {hidden},
-                                                         {hidden},
-                                                         {mlp.down_weight.sym_size(0)}};
+  const auto empty = [&](c10::SymIntArrayRef sizes) { return at::empty_symint(sizes, mlp.input.options()); };
+  const std::array weights = {mlp.gate_weight, mlp.up_weight, mlp.down_weight};
   std::vector<Tensor> grads;
-  for (size_t i = 0; i < sizes.size(); ++i) {
-    if (mlp.output_mask[i]) grads.push_back(at::empty_symint(sizes[i], mlp.input.options()));
+  if (mlp.output_mask[0]) grads.push_back(empty(mlp.input.sym_sizes()));
+  for (size_t i = 0; i < weights.size(); ++i) {
+    if (mlp.output_mask[1 + i]) grads.push_back(in_layout_of(weights[i], empty(weights[i].sym_sizes())));
+  }
+  for (size_t i = 0; i < weights.size(); ++i) {
+    if (mlp.output_mask[4 + i]) grads.push_back(empty({weights[i].sym_size(0)}));
   }
   return grads;
 }

@@ -60,7 +60,8 @@ struct GatedMlp : GatedMlpForward {
 //                    Tensor? gate_bias, Tensor? up_bias, Tensor gate, Tensor up, str activation, float[] params,
 //                    bool[7] output_mask) -> Tensor[]
 //
-// The gradients of the seven tensor arguments of gated_mlp, in their order, as far as output_mask asks for them.
+// The gradients of the seven tensor arguments of gated_mlp, in their order, as far as output_mask asks for them; in the
+// layouts of mlp_backward's.
 struct GatedMlpBackwardArguments : GatedMlpArguments {
   Tensor grad_output, gate, up;
   std::array<bool, 7> output_mask;

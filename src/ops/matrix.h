@@ -40,6 +40,11 @@ inline bool is_transposed(const at::Tensor& matrix) {
          TORCH_GUARD_OR_FALSE(matrix.sym_stride(1).sym_eq(matrix.sym_size(0)));
 }
 
+// The same of several weights [..., out_features, in_features], and with gaps between the rows of [in, out].
+inline bool has_transposed_rows(const at::Tensor& weight) {
+  return weight.size(-1) > 1 && weight.stride(-1) != 1 && weight.stride(-2) == 1;
+}
+
 // Whether every product takes a tensor as it is: the elements of a row lie side by side, and as_matrix needs no copy;
 // or it is a matrix that is transposed. (Tensors that are no arrays are for the checks to refuse.) Of an ensemble, for
 // each member.
@@ -65,6 +70,12 @@ inline at::Tensor with_even_rows(std::string_view op, Argument argument, const a
 // A gradient of `weight` in its layout: where they differ, every sum of the two goes across memory.
 inline at::Tensor in_layout_of(const at::Tensor& weight, const at::Tensor& grad) {
   return is_transposed(weight) && !is_transposed(grad) ? grad.t().contiguous().t() : grad;
+}
+
+// The gradient of such a weight, dz.T @ x, by a function that multiplies two matrices.
+template <class Multiply>
+at::Tensor weight_gradient(const at::Tensor& weight, const at::Tensor& dz, const at::Tensor& x, Multiply multiply) {
+  return is_transposed(weight) ? multiply(x.mT(), dz).mT() : multiply(dz.mT(), x);
 }
 
 // [rows, features] -> [..., features], with the leading dimensions of `like`; also of an ensemble.

@@ -173,9 +173,6 @@ std::vector<Tensor> layered_mlp_backward(const MlpBackwardArguments& mlp, const 
   std::vector<Tensor> grads(mlp.output_mask.size());
 
   const auto multiply = mlp.ensemble ? product : steps.product;
-  const auto weight_gradient = [&](size_t layer, const Tensor& dz, const Tensor& x) {
-    return is_transposed(mlp.weights[layer]) ? multiply(x.mT(), dz).mT() : multiply(dz.mT(), x);
-  };
   // The step of a layer; for an ensemble the sums are those of each network.
   const auto step_back = [&](const Tensor& grad, size_t layer, LayerSteps::Wanted wanted, bool disposable) {
     const ActivationSpec& activation = mlp.activation_of(layer);
@@ -208,12 +205,13 @@ std::vector<Tensor> layered_mlp_backward(const MlpBackwardArguments& mlp, const 
       here = step_back(grad, i, wanted, /*disposable=*/i + 1 < layers);
     }
     grads[2 + 2 * i] = here.bias_grad;
-    if (wants_weight_above) grads[3 + 2 * i] = weight_gradient(i + 1, above, here.y);
+    if (wants_weight_above) grads[3 + 2 * i] = weight_gradient(mlp.weights[i + 1], above, here.y, multiply);
     if (!wanted.grad) break;
     above = here.grad;
     if (lowest < 1 + 2 * i) grad = multiply(above, of_all_members(mlp.weights[i], mlp.ensemble));
   }
-  if (mlp.wants_weight(0)) grads[1] = weight_gradient(0, above, as_matrix(mlp.input, mlp.ensemble));
+  if (mlp.wants_weight(0))
+    grads[1] = weight_gradient(mlp.weights[0], above, as_matrix(mlp.input, mlp.ensemble), multiply);
   if (mlp.wants_input()) grads[0] = grad.view_symint(mlp.input.sym_sizes());
 
   grads.erase(std::remove_if(grads.begin(), grads.end(), [](const Tensor& g) { return !g.defined(); }), grads.end());

@@ -162,9 +162,7 @@ def packed_segment(layers: list[Any], start: int) -> Segment | None:
 
 
 def linear_act(input: Tensor, linear: Any, activation: str, params: list[float]) -> Tensor:
-    weight, bias = weight_and_bias(linear)
-    op = _C.linear_act if is_plain_eager(input) else functional.linear_act
-    return op(input, weight, bias, activation, params)
+    return functional.linear_act(input, *weight_and_bias(linear), activation, params)
 
 
 def mlp(input: Tensor, linears: list[Any], hidden: tuple[str, list[float]], last: tuple[str, list[float]]) -> Tensor:

@@ -14,6 +14,7 @@
 #include "ops/activation_spec.h"
 #include "ops/axes.h"
 #include "ops/dtype_of.h"
+#include "ops/matrix.h"
 
 namespace fastops::cpu {
 
@@ -120,11 +121,20 @@ class RowView {
   int64_t stride_;
 };
 
+// ops/matrix.h's in_layout_of.
+inline at::Tensor in_layout_of_weight(const at::Tensor& weight, const at::Tensor& grad) {
+  return is_transposed(weight) ? contiguous_copy(grad.t()).t() : grad;
+}
+
 // A layer's weight and bias, copied where a launcher cannot take them as they are.
 class Parameters {
  public:
   Parameters(const at::Tensor& weight, const at::Tensor& bias)
-      : weight_(weight), out_features_(weight.size(0)), bias_(bias.defined() ? bias.contiguous() : bias) {}
+      : transposed_(has_transposed_rows(weight)),
+        weight_(transposed_ ? weight.t() : weight),
+        in_features_(weight.size(1)),
+        out_features_(weight.size(0)),
+        bias_(bias.defined() ? bias.contiguous() : bias) {}
 
   // With the memory of their gradients.
   Linear linear(const at::Tensor& weight_grad = {}, const at::Tensor& bias_grad = {}) const {
@@ -132,11 +142,13 @@ class Parameters {
       return result.defined() ? result.mutable_data_ptr() : nullptr;
     };
     const void* const bias = bias_.defined() ? bias_.const_data_ptr() : nullptr;
-    return {weight_, bias, weight_.columns(), out_features_, data_of(weight_grad), data_of(bias_grad)};
+    return {weight_, bias, in_features_, out_features_, data_of(weight_grad), data_of(bias_grad), transposed_};
   }
 
  private:
+  bool transposed_;
   RowView weight_;
+  int64_t in_features_;
   int64_t out_features_;
   at::Tensor bias_;  // undefined if there is none
 };

@@ -145,8 +145,9 @@ struct Linear {
   const void* bias;
   int64_t in_features;
   int64_t out_features;
-  void* weight_grad = nullptr;  // contiguous
+  void* weight_grad = nullptr;  // [out_features, in_features], contiguous
   void* bias_grad = nullptr;
+  bool transposed = false;  // whether the weight is [in_features, out_features], for packed products
 };
 
 // z = h @ weight.T + bias, f(z).

@@ -91,9 +91,10 @@ class Networks {
     const size_t i = layers_.size();
     const Tensor& weight = mlp.weights[i];
     const Call call = call_for(mlp.activation_of(i), mlp.input);
-    const Linear linear{{}, nullptr, weight.size(-1), weight.size(-2)};
+    Linear linear{{}, nullptr, weight.size(-1), weight.size(-2)};
+    linear.transposed = has_transposed_rows(weight);
     layers_.push_back({{linear, call.activation, call.params, mlp.saves_output(i), {}},
-                       Matrices::read(weight, mlp.ensemble),
+                       Matrices::read(linear.transposed ? weight.mT() : weight, mlp.ensemble),
                        Matrices::read(mlp.biases[i], mlp.ensemble),
                        Matrices::written(weight_grad, mlp.ensemble),
                        Matrices::written(bias_grad, mlp.ensemble),
@@ -185,7 +186,7 @@ std::vector<Tensor> backward(const Arguments& mlp, const Tensor& output, const F
     });
   }
   for (size_t i = 0; i < mlp.layers(); ++i) {
-    if (mlp.wants_weight(i)) results[1 + 2 * i] = in_layout_of(mlp.weights[i], results[1 + 2 * i]);
+    if (mlp.wants_weight(i)) results[1 + 2 * i] = in_layout_of_weight(mlp.weights[i], results[1 + 2 * i]);
   }
   return without_undefined(std::move(results));
 }
@@ -199,9 +200,9 @@ std::optional<Tensor> try_mlp(const MlpArguments& mlp, std::vector<Tensor>* save
 }
 
 std::optional<std::vector<Tensor>> try_mlp_backward(const MlpBackwardArguments& mlp) {
-  if (goes_unpacked(mlp.input, mlp.weights, Pass::backward)) return backward(mlp, mlp.output, unpacked_mlp_backward);
-  if (goes_plain(mlp.input, mlp.weights, /*with_derivatives=*/false)) {
-    return backward(mlp, mlp.output, plain_mlp_backward);
+  const bool unpacked = goes_unpacked(mlp.input, mlp.weights, Pass::backward);
+  if (unpacked || goes_plain(mlp.input, mlp.weights, /*with_derivatives=*/false)) {
+    return backward(mlp, mlp.output, unpacked ? unpacked_mlp_backward : plain_mlp_backward);
   }
   if (!has_faster_products(mlp.input, mlp.weights, Pass::backward)) return std::nullopt;
   return backward(mlp, mlp.output, mlp_backward);
@@ -285,6 +286,9 @@ std::optional<std::vector<Tensor>> try_gated_mlp_backward(const GatedMlpBackward
                         down.linear(results[3], results[6]), call.activation, call.params},
                        RowView(mlp.input), RowView(mlp.gate), RowView(mlp.up), RowView(mlp.grad_output),
                        result_rows(results[0]));
+  }
+  for (size_t i = 0; i < weights.size(); ++i) {
+    if (mask[1 + i]) results[1 + i] = in_layout_of_weight(weights[i], results[1 + i]);
   }
   return without_undefined(std::move(results));
 }

@@ -272,7 +272,7 @@ std::optional<std::vector<Tensor>> try_sequential_backward(const SequentialBackw
   for (const Step& step : network.steps) {
     if (!step.is_product() || !network.wants_parameter(step.parameter)) continue;
     Tensor& weight_grad = results[1 + step.parameter];
-    weight_grad = in_layout_of(step.weight, weight_grad);
+    weight_grad = in_layout_of_weight(step.weight, weight_grad);
   }
   return without_undefined(std::move(results));
 }

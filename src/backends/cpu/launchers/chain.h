@@ -69,6 +69,7 @@ class Chain {
     const int64_t depth = transposed ? layer.in_features : layer.out_features;
     const int64_t columns = transposed ? layer.out_features : layer.in_features;
     const GemmKernels& gemm = gemm_kernels(dtype_);
+    transposed = transposed != layer.transposed;  // of what lies in memory
     if (transposed && gemm.reads_transpose && gemm.reads_transpose(rows_, depth, columns)) {
       return {.a = {}, .panels = nullptr, .transpose = layer.weight, .depth = depth};
     }
