@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import fastops
+from checks import CalledOps
 from fastops._convert.reader import read
 from fastops._resolve import OTHER_CLASSES, resolve
 from reference import ACTIVATIONS
@@ -105,6 +106,44 @@ def test_layers_of_two_dtypes(kind: str, device: Any) -> None:
     assert fastops.nn.convert(block).replaced
     assert expected.dtype == torch.float32
     assert torch.equal(block(x), expected)
+
+
+def test_transposed_layers(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GPT-2's linear layers are looked at in each call, as torch.nn's are."""
+    block = seeded(BLOCKS["transformers.models.gpt2.modeling_gpt2.GPT2MLP"], device).eval()
+    reference = copy.deepcopy(block)
+    assert fastops.nn.convert(block).replaced
+    x = torch.randn(3, 5, 12, generator=torch.Generator().manual_seed(2), dtype=torch.float64).to(device, WIDEST)
+
+    def check(*ops: str) -> None:
+        with CalledOps() as called:
+            result = block(x)
+        close([result], [reference(x)])
+        assert called.names == list(ops)
+
+    with torch.no_grad():
+        check("mlp")
+        handles = [module.c_fc.register_forward_hook(lambda _, __, output: 2 * output) for module in (block, reference)]
+        check()
+        for handle in handles:
+            handle.remove()
+        check("mlp")
+        for module in (block, reference):
+            module.c_proj.forward = lambda input: input[..., :12].sin()
+        check("linear_act")
+        for module in (block, reference):
+            del module.c_proj.forward
+            weight = module.c_fc.weight.detach() / 2
+            del module.c_fc.weight
+            module.c_fc.register_buffer("weight", weight)
+        check("mlp")
+        addmm = torch.addmm
+        with monkeypatch.context() as patch:
+            patch.setattr(torch, "addmm", lambda *arguments: 3 * addmm(*arguments))
+            check()
+        check("mlp")
+        monkeypatch.setattr(type(block.c_fc), "forward", lambda self, input: input @ self.weight)
+        check()
 
 
 def test_compiled_model(device: Any) -> None:

@@ -26,7 +26,12 @@ def set_memory_limit(bytes: int) -> None: ...
 def empty_memory(seconds_unused: float) -> None: ...
 def initialize_plain(call_impl: Any, global_hooks: list[Any]) -> None: ...
 def add_plain_class(
-    kind: type, forward: Any, uses: list[tuple[ModuleType, str, Any]], activation: str, attributes: list[str]
+    kind: type,
+    forward: Any,
+    uses: list[tuple[ModuleType, str, Any]],
+    activation: str,
+    attributes: list[str],
+    transposed: bool,
 ) -> None: ...
 def network_of_modules(
     input: Any, modules: Mapping[Any, Module | None], residual: bool, checkpoint: bool, may_drop: bool

@@ -51,7 +51,12 @@ _classes: dict[type[nn.Module], _Class] = {}
 
 
 def know(
-    kind: type[nn.Module], activation: str = "", parameters: Sequence[str] = (), *, own_functions: bool = False
+    kind: type[nn.Module],
+    activation: str = "",
+    parameters: Sequence[str] = (),
+    *,
+    own_functions: bool = False,
+    transposed: bool = False,
 ) -> None:
     """Lets modules of a class be plain, as long as nobody replaces what calling them comes to.
 
@@ -60,6 +65,7 @@ def know(
         activation: its name.
         parameters: the names of its parameters.
         own_functions: its modules have functions of their own, which only Python looks at.
+        transposed: they are linear layers, with weights of ``[in_features, out_features]``.
     """
     forward: Any = kind.forward
     uses = uses_of(forward, kind.__module__)
@@ -68,7 +74,7 @@ def know(
         return
     _classes[kind] = _Class(forward, uses)
     if not own_functions:
-        _C.add_plain_class(kind, forward, list(uses), activation, list(parameters))
+        _C.add_plain_class(kind, forward, list(uses), activation, list(parameters), transposed)
 
 
 def uses_of(function: Any, module: str | None = None) -> Uses | None:

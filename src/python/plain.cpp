@@ -26,6 +26,7 @@ struct Class {
   };
   std::vector<Use> uses;
   Role role;
+  bool transposed;  // whether the weight of a linear layer is [in_features, out_features]
   std::string activation;
   std::vector<PyObject*> attributes;  // the names of the activation's parameters
   unsigned int unchanged_version;     // CPython gives a type another one whenever it or a base changes; 0 is none
@@ -173,7 +174,11 @@ std::optional<Parameters> plain_parameters(PyObject* weight, PyObject* bias) {
 }
 
 std::optional<Parameters> linear(const Module& module) {
-  return plain_parameters(tensor_of(module, names.weight), tensor_of(module, names.bias));
+  auto found = plain_parameters(tensor_of(module, names.weight), tensor_of(module, names.bias));
+  if (!found || !module.kind->transposed) return found;
+  if (found->weight.dim() != 2 || !found->bias) return {};
+  found->weight = found->weight.t();
+  return found;
 }
 
 // Appends a module's vector, which may be None; false where it is no plain tensor.
@@ -242,11 +247,13 @@ void initialize(const py::object& call_impl, const std::vector<py::object>& glob
 
 void add_class(const py::type& kind, const py::object& forward,
                const std::vector<std::tuple<py::object, std::string, py::object>>& uses, const std::string& activation,
-               const std::vector<std::string>& attributes) {
+               const std::vector<std::string>& attributes, bool transposed) {
   if (!torch_nn) return;
   auto* const type = reinterpret_cast<PyTypeObject*>(kept(kind));
-  Class known{type, kept(forward), {}, Role::activation, activation, {}, 0};
-  if (activation.empty()) {
+  Class known{type, kept(forward), {}, Role::activation, transposed, activation, {}, 0};
+  if (transposed) {
+    known.role = Role::linear;
+  } else if (activation.empty()) {
     const auto nn = py::module_::import("torch.nn");
     known.role = kind.is(nn.attr("Linear"))      ? Role::linear
                  : kind.is(nn.attr("LayerNorm")) ? Role::layer_norm

@@ -30,7 +30,7 @@ void initialize(const pybind11::object& call_impl, const std::vector<pybind11::o
 // empty for torch.nn.Linear, LayerNorm, RMSNorm and Dropout, and for fastops.nn.EnsembleLinear.
 void add_class(const pybind11::type& kind, const pybind11::object& forward,
                const std::vector<std::tuple<pybind11::object, std::string, pybind11::object>>& uses,
-               const std::string& activation, const std::vector<std::string>& attributes);
+               const std::string& activation, const std::vector<std::string>& attributes, bool transposed);
 
 // Whether an op may be called with the object without Python's side of the dispatcher: a plain tensor, while no mode
 // wants to see functions and nothing is traced.

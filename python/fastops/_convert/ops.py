@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 
 from .. import _C, functional
 from .._eager import (
@@ -20,6 +21,8 @@ from .._eager import (
     is_plain_or_none,
     is_plain_tensor,
     is_untouched,
+    know,
+    knows,
     plain_norm,
     stored_tensor,
 )
@@ -225,6 +228,8 @@ def is_linear(layer: Any) -> bool:
     """Whether calling the layer does nothing but multiply with a weight that the ops take, and add a bias."""
     if is_conv1d_class(type(layer)):
         own_forward = type(layer).forward.__globals__["__name__"] == "transformers.pytorch_utils"
+        if not (knows(type(layer)) or is_compiling()):
+            know(type(layer), transposed=True)
         is_plain = is_plain_tensor(stored_tensor(layer, "weight")) and is_plain_tensor(stored_tensor(layer, "bias"))
         return own_forward and is_untouched(layer) and is_plain
     if isinstance(layer, functools.partial):

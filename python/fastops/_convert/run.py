@@ -33,6 +33,7 @@ from .ops import (
     does_nothing,
     gated_mlp,
     gated_of,
+    is_conv1d_class,
     is_linear,
     linear_act,
     mlp,
@@ -325,7 +326,7 @@ def _as_module(layer: Any, factor: float = 1.0) -> nn.Module | None:
     Where the layer is another, which no op looks at, it is looked at here. None where there is no such module, as for
     most of what has to multiply its input with a factor first.
     """
-    if type(layer) in _LOOKED_AT and factor == 1.0:
+    if factor == 1.0 and (type(layer) in _LOOKED_AT or is_conv1d_class(type(layer))):
         return layer
     if does_nothing(layer):
         return _NOTHING
