@@ -136,7 +136,8 @@ def test_info_of_libraries(run: Run, site: Path) -> None:
     else:
         unknown = f"not loaded, as libfastops was built without {site}/fastops/libfastops_{kind}.so"
         assert states[f"kernels for {kind}"] == unknown
-        assert torch.version.cuda or states["kernels for hip"] == "none, as this fastops was built without them"
+        if not torch.version.cuda:
+            assert states["kernels for hip"] == "none, as this fastops was built without them"
 
 
 # ---- other distributions ----

@@ -444,6 +444,28 @@ def test_transposed_weights(device, dtype, sizes):
     assert_meta_agrees(results, ops.mlp_backward, *args)
 
 
+WEIGHTS = {
+    "transposed, with gaps": lambda weight: torch.nn.functional.pad(weight.t(), (0, 3))[:, : len(weight)].t(),
+    "of one column": lambda weight: weight[:, :1].expand_as(weight),
+    "of one row": lambda weight: weight[:1].expand_as(weight),
+}
+
+
+@every_dtype
+@pytest.mark.parametrize("layout", WEIGHTS)
+@pytest.mark.parametrize("rows", [1, 40, 300])
+def test_layouts_of_weights(device, dtype, rows, layout):
+    """Weights whose rows or columns overlap or have gaps."""
+    network = plain_network(rows, 33, 65, 17, dtype=dtype, device=device)
+    network.weights[:] = [WEIGHTS[layout](weight) for weight in network.weights]
+    output, saved = ops.mlp_forward(*network.arguments)
+    args = (network.grad, *network.arguments[:3], output, saved, *network.arguments[3:], [True] * 5)
+    expected_output, expected_grads = expected_network(network)
+    expected = [expected_output, *expected_grads]
+    for result, value in zip([output, *ops.mlp_backward(*args)], expected, strict=True):
+        value.assert_holds(result)
+
+
 @every_dtype
 @pytest.mark.parametrize("sizes", [(4, 5, 7, 3), (130, 33, 33, 1), LARGE])
 def test_transposed_rows(device, dtype, sizes):

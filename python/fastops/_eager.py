@@ -132,9 +132,10 @@ def call(op: Any, *arguments: Any) -> Any:
     Not for TorchScript, which has no ``try``.
     """
     try:
-        if _are_plain(arguments) and not is_dynamo_compiling() and not is_function_mode_enabled():
-            return getattr(_C, op.__name__)(*arguments)
-        return op(*arguments)
+        result = None
+        if not is_dynamo_compiling() and not is_function_mode_enabled() and _are_plain(arguments):
+            result = getattr(_C, op.__name__)(*arguments)
+        return op(*arguments) if result is None else result
     except (RuntimeError, TypeError, ValueError):
         schema = op.default._schema
         owner = schema.name.removeprefix("fastops::")
@@ -143,7 +144,7 @@ def call(op: Any, *arguments: Any) -> Any:
         raise
 
 
-# What the functions of fastops._C take.
+# What the functions of fastops._C may take; they give None for what they do not.
 _PLAIN_ARGUMENTS = {Tensor, nn.Parameter, str, bool, int, float, NoneType}
 
 

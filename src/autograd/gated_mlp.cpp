@@ -71,10 +71,12 @@ bool any_tangent_of(const GatedMlpForward& op) {
 }
 
 Tensor gated_mlp_autograd(c10::DispatchKeySet keys, GatedMlp op) {
-  Tensor even;
-  if (!op.checkpoint && !has_even_rows(op.input)) op.input = even = with_even_rows(GatedMlp::name, "input", op.input);
   const bool grad = needs_grad_of(op);
-  if (any_tangent_of(op) || (grad && !op.checkpoint)) return std::get<0>(call_op<GatedMlpForward>(op));
+  if (any_tangent_of(op) || (grad && !op.checkpoint)) {
+    Tensor even;
+    if (!op.checkpoint && !has_even_rows(op.input)) op.input = even = with_even_rows(GatedMlp::name, "input", op.input);
+    return std::get<0>(call_op<GatedMlpForward>(op));
+  }
   Tensor output = call_below_autograd(keys, op);
   if (grad) {
     const auto node = make_gated_mlp_node(op.resolved());

@@ -112,9 +112,9 @@ std::vector<Tensor> layered_gated_mlp_backward(const GatedMlpBackwardArguments& 
     const Tensor grad_hidden = wants_gate || wants_up ? steps.product(grad, mlp.down_weight) : gate;
     const auto [grad_gate, grad_up, hidden] =
         steps.backward(grad_hidden, gate, up, mlp.activation, {wants_gate, wants_up, wants_down_weight});
-    if (wants_down_weight) grads[3] = weight_gradient(mlp.down_weight, grad, hidden, steps.product);
-    if (wants_gate_weight) grads[1] = weight_gradient(mlp.gate_weight, grad_gate, x, steps.product);
-    if (wants_up_weight) grads[2] = weight_gradient(mlp.up_weight, grad_up, x, steps.product);
+    if (wants_down_weight) grads[3] = gradient_of_weight(mlp.down_weight, grad, hidden, steps.product);
+    if (wants_gate_weight) grads[1] = gradient_of_weight(mlp.gate_weight, grad_gate, x, steps.product);
+    if (wants_up_weight) grads[2] = gradient_of_weight(mlp.up_weight, grad_up, x, steps.product);
     if (wants_gate_bias) grads[4] = grad_gate.sum(-2);
     if (wants_up_bias) grads[5] = grad_up.sum(-2);
     if (wants_input) {

@@ -40,17 +40,18 @@ inline bool is_transposed(const at::Tensor& matrix) {
          TORCH_GUARD_OR_FALSE(matrix.sym_stride(1).sym_eq(matrix.sym_size(0)));
 }
 
-// The same of several weights [..., out_features, in_features], and with gaps between the rows of [in, out].
+// The same of weights [..., out_features, in_features] of an ensemble, and with gaps between the rows of [in, out]:
+// packed products take them as they are, but their gradients are contiguous.
 inline bool has_transposed_rows(const at::Tensor& weight) {
   return weight.size(-1) > 1 && weight.stride(-1) != 1 && weight.stride(-2) == 1;
 }
 
-// Whether every product takes a tensor as it is: the elements of a row lie side by side, and as_matrix needs no copy;
-// or it is a matrix that is transposed. (Tensors that are no arrays are for the checks to refuse.) Of an ensemble, for
-// each member.
+// Whether every product takes a tensor as it is: the elements of a row lie side by side, and as_matrix needs no copy.
+// (Tensors that are no arrays are for the checks to refuse.) Of an ensemble, for each member. And a matrix that is
+// transposed, on CPUs: PyTorch's products take it, and the kernels here turn it around in less time than a copy saves.
 inline bool has_even_rows(const at::Tensor& tensor, bool ensemble = false) {
   if (tensor.layout() != at::kStrided || tensor.is_nested() || tensor.is_contiguous_or_false()) return true;
-  if (is_transposed(tensor)) return true;
+  if (tensor.is_cpu() && is_transposed(tensor)) return true;
   const auto sizes = tensor.sym_sizes();
   const auto strides = tensor.sym_strides();
   const auto is = [](const c10::SymInt& a, const c10::SymInt& b) { return TORCH_GUARD_OR_FALSE(a.sym_eq(b)); };
@@ -68,13 +69,17 @@ inline at::Tensor with_even_rows(std::string_view op, Argument argument, const a
 }
 
 // A gradient of `weight` in its layout: where they differ, every sum of the two goes across memory.
+template <class Copy>
+at::Tensor in_layout_of(const at::Tensor& weight, const at::Tensor& grad, Copy contiguous_copy) {
+  return is_transposed(weight) && !is_transposed(grad) ? contiguous_copy(grad.t()).t() : grad;
+}
 inline at::Tensor in_layout_of(const at::Tensor& weight, const at::Tensor& grad) {
-  return is_transposed(weight) && !is_transposed(grad) ? grad.t().contiguous().t() : grad;
+  return in_layout_of(weight, grad, [](const at::Tensor& transposed) { return transposed.contiguous(); });
 }
 
-// The gradient of such a weight, dz.T @ x, by a function that multiplies two matrices.
+// The gradient of a weight in its layout, dz.T @ x, by a function that multiplies two matrices.
 template <class Multiply>
-at::Tensor weight_gradient(const at::Tensor& weight, const at::Tensor& dz, const at::Tensor& x, Multiply multiply) {
+at::Tensor gradient_of_weight(const at::Tensor& weight, const at::Tensor& dz, const at::Tensor& x, Multiply multiply) {
   return is_transposed(weight) ? multiply(x.mT(), dz).mT() : multiply(dz.mT(), x);
 }
 

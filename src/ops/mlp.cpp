@@ -205,13 +205,13 @@ std::vector<Tensor> layered_mlp_backward(const MlpBackwardArguments& mlp, const 
       here = step_back(grad, i, wanted, /*disposable=*/i + 1 < layers);
     }
     grads[2 + 2 * i] = here.bias_grad;
-    if (wants_weight_above) grads[3 + 2 * i] = weight_gradient(mlp.weights[i + 1], above, here.y, multiply);
+    if (wants_weight_above) grads[3 + 2 * i] = gradient_of_weight(mlp.weights[i + 1], above, here.y, multiply);
     if (!wanted.grad) break;
     above = here.grad;
     if (lowest < 1 + 2 * i) grad = multiply(above, of_all_members(mlp.weights[i], mlp.ensemble));
   }
   if (mlp.wants_weight(0))
-    grads[1] = weight_gradient(mlp.weights[0], above, as_matrix(mlp.input, mlp.ensemble), multiply);
+    grads[1] = gradient_of_weight(mlp.weights[0], above, as_matrix(mlp.input, mlp.ensemble), multiply);
   if (mlp.wants_input()) grads[0] = grad.view_symint(mlp.input.sym_sizes());
 
   grads.erase(std::remove_if(grads.begin(), grads.end(), [](const Tensor& g) { return !g.defined(); }), grads.end());

@@ -200,8 +200,8 @@ std::vector<Tensor> composite_mlp_jet_backward(const MlpJetBackwardArguments& ml
     const Tensor dz = i < z.size() ? activate_backward(grad, z[i], mlp.activation_of(i), mlp.form) : grad;
     if (mlp.wants_weight(i)) {
       const Tensor below = i == 0 ? mlp.input : activate(z[i - 1], mlp.activation_of(i - 1), mlp.form);
-      const Tensor sum = product(as_matrix(dz, mlp.ensemble).mT(), as_matrix(below, mlp.ensemble));
-      grads[1 + 2 * i] = in_layout_of(mlp.weights[i], sum);
+      grads[1 + 2 * i] =
+          gradient_of_weight(mlp.weights[i], as_matrix(dz, mlp.ensemble), as_matrix(below, mlp.ensemble), product);
     }
     if (mlp.wants_bias(i)) grads[2 + 2 * i] = as_matrix(dz.narrow(-2, 0, 1), mlp.ensemble).sum(-2);
     if (lowest < 1 + 2 * i) grad = linear(dz, mlp.weights[i].mT(), {}, mlp.ensemble);

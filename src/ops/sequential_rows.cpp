@@ -180,7 +180,7 @@ SequentialSteps::ParameterGradients linear_parameter_gradients(const Tensor& gra
                                                                std::pair<bool, bool> wanted) {
   const Tensor rows = as_matrix(grad);
   SequentialSteps::ParameterGradients gradients;
-  if (wanted.first) gradients.weight = in_layout_of(weight, product(rows.mT(), as_matrix(x)));
+  if (wanted.first) gradients.weight = gradient_of_weight(weight, rows, as_matrix(x), product);
   if (wanted.second) gradients.bias = rows.sum(0);
   return gradients;
 }

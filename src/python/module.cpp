@@ -27,9 +27,55 @@
 #include "torch_internal/bindings.h"
 
 namespace fastops {
-namespace {
 
 namespace py = pybind11;
+
+// What a list of Python's has, which pybind11 would take from any sequence, a tensor included, and convert.
+template <class Items>
+struct Listed {
+  Items items;
+};
+
+static bool append(std::vector<double>& numbers, py::handle item) {
+  if (!PyFloat_CheckExact(item.ptr()) && !PyLong_CheckExact(item.ptr())) return false;
+  numbers.push_back(PyFloat_AsDouble(item.ptr()));
+  if (!PyErr_Occurred()) return true;
+  PyErr_Clear();
+  return false;
+}
+static bool append(std::vector<Tensor>& tensors, py::handle item) {
+  py::detail::make_caster<Tensor> tensor;
+  if (!tensor.load(item, /*convert=*/false)) return false;
+  tensors.push_back(py::detail::cast_op<const Tensor&>(tensor));
+  return true;
+}
+static bool append(OptionalTensors& tensors, py::handle item) {
+  std::vector<Tensor> one;
+  if (!item.is_none() && !append(one, item)) return false;
+  tensors.push_back(one.empty() ? std::nullopt : std::optional(std::move(one[0])));
+  return true;
+}
+
+}  // namespace fastops
+
+namespace pybind11::detail {
+
+template <class Items>
+struct type_caster<fastops::Listed<Items>> {
+  PYBIND11_TYPE_CASTER(fastops::Listed<Items>, const_name("list"));
+  bool load(handle source, bool) {
+    if (!PyList_CheckExact(source.ptr())) return false;
+    for (const handle item : reinterpret_borrow<list>(source)) {
+      if (!fastops::append(value.items, item)) return false;
+    }
+    return true;
+  }
+};
+
+}  // namespace pybind11::detail
+
+namespace fastops {
+namespace {
 
 // The table of activations, as dictionaries.
 py::list activation_table() {
@@ -275,70 +321,63 @@ py::object linear_act_of_modules(py::handle input, py::handle parameters, const 
       call_released(LinearAct{tensor_in(input.ptr()), layer->weight, layer->bias, function->name, function->params}));
 }
 
+// The ops as python/fastops/functional.py calls them: None where arguments are of other classes than these.
 namespace functional {
 
-// The ops as python/fastops/functional.py calls them, for arguments of just these classes. Lists must be lists:
-// pybind11 would take any sequence for one, a tensor included.
 using OptionalTensor = std::optional<Tensor>;
 using Name = const std::string&;
+using Numbers = Listed<std::vector<double>>;
+using Tensors = Listed<std::vector<Tensor>>;
+using PerhapsTensors = Listed<OptionalTensors>;
 
-template <class T>
-std::vector<T> items(const py::list& list) {
-  return py::cast<std::vector<T>>(list);
+Tensor bias_act(const Tensor& self, const OptionalTensor& bias, Name activation, const Numbers& params) {
+  return call_op(BiasAct{self, bias, activation, params.items});
 }
 
-OptionalTensors optional_tensors(const py::list& list) {
-  OptionalTensors result;
-  result.reserve(list.size());
-  for (const py::handle item : list) result.push_back(item.is_none() ? OptionalTensor() : py::cast<Tensor>(item));
-  return result;
+Tensor act_mul(const Tensor& gate, const Tensor& up, Name activation, const Numbers& params) {
+  return call_op(ActMul{gate, up, activation, params.items});
 }
 
-Tensor bias_act(const Tensor& self, const OptionalTensor& bias, Name activation, const py::list& params) {
-  return call_released(BiasAct{self, bias, activation, items<double>(params)});
-}
-
-Tensor act_mul(const Tensor& gate, const Tensor& up, Name activation, const py::list& params) {
-  return call_released(ActMul{gate, up, activation, items<double>(params)});
-}
-
-Tensor gated_act(const Tensor& self, Name activation, const py::list& params, bool gate_last) {
-  return call_released(GatedAct{self, activation, items<double>(params), gate_last});
+Tensor gated_act(const Tensor& self, Name activation, const Numbers& params, bool gate_last) {
+  return call_op(GatedAct{self, activation, params.items, gate_last});
 }
 
 Tensor linear_act(const Tensor& input, const Tensor& weight, const OptionalTensor& bias, Name activation,
-                  const py::list& params) {
-  return call_released(LinearAct{input, weight, bias, activation, items<double>(params)});
+                  const Numbers& params) {
+  return call_op(LinearAct{input, weight, bias, activation, params.items});
 }
 
-Tensor mlp(const Tensor& input, const py::list& weights, const py::list& biases, Name activation,
-           Name output_activation, const py::list& params, const py::list& output_params, bool checkpoint) {
-  const OptionalTensors of_layers = optional_tensors(biases);
-  return call_released(Mlp{{input, items<Tensor>(weights), of_layers, activation, output_activation,
-                            items<double>(params), items<double>(output_params)},
-                           checkpoint});
+Tensor mlp(const Tensor& input, const Tensors& weights, const PerhapsTensors& biases, Name activation,
+           Name output_activation, const Numbers& params, const Numbers& output_params, bool checkpoint) {
+  return call_op(
+      Mlp{{input, weights.items, biases.items, activation, output_activation, params.items, output_params.items},
+          checkpoint});
 }
 
-Tensor mlp_jet(const Tensor& input, int64_t directions, const py::list& weights, const py::list& biases,
-               Name activation, Name output_activation, const py::list& params, const py::list& output_params,
-               const py::list& trace_weights) {
-  const OptionalTensors of_layers = optional_tensors(biases);
-  return call_released(MlpJet{{input, directions, items<Tensor>(weights), of_layers, activation, output_activation,
-                               items<double>(params), items<double>(output_params), items<double>(trace_weights)}});
+Tensor mlp_jet(const Tensor& input, int64_t directions, const Tensors& weights, const PerhapsTensors& biases,
+               Name activation, Name output_activation, const Numbers& params, const Numbers& output_params,
+               const Numbers& trace_weights) {
+  return call_op(MlpJet{{input, directions, weights.items, biases.items, activation, output_activation, params.items,
+                         output_params.items, trace_weights.items}});
 }
 
 Tensor gated_mlp(const Tensor& input, const Tensor& gate_weight, const Tensor& up_weight, const Tensor& down_weight,
                  const OptionalTensor& gate_bias, const OptionalTensor& up_bias, const OptionalTensor& down_bias,
-                 Name activation, const py::list& params, bool checkpoint) {
-  return call_released(GatedMlp{
-      {input, gate_weight, up_weight, down_weight, gate_bias, up_bias, down_bias, activation, items<double>(params)},
-      checkpoint});
+                 Name activation, const Numbers& params, bool checkpoint) {
+  return call_op(
+      GatedMlp{{input, gate_weight, up_weight, down_weight, gate_bias, up_bias, down_bias, activation, params.items},
+               checkpoint});
 }
 
-Tensor sequential(const Tensor& input, const py::list& parameters, Name steps, const py::list& params,
+Tensor sequential(const Tensor& input, const PerhapsTensors& parameters, Name steps, const Numbers& params,
                   const OptionalTensor& seed) {
-  const OptionalTensors of_steps = optional_tensors(parameters);
-  return call_released(Sequential{{input, of_steps, steps, items<double>(params), seed}});
+  return call_op(Sequential{{input, parameters.items, steps, params.items, seed}});
+}
+
+template <class F>
+void define(py::module_& m, const char* name, F function) {
+  m.def(name, wrap_pybind_function_no_gil(function));
+  m.def(name, [](const py::args&) { return py::none(); });
 }
 
 }  // namespace functional
@@ -373,14 +412,14 @@ PYBIND11_MODULE(_C, m) {
     const auto id = static_cast<Activation>(i);
     with_parameters(id, [&](auto indices) { define_activation(m, id, indices); });
   }
-  m.def("bias_act", wrap_pybind_function(functional::bias_act));
-  m.def("act_mul", wrap_pybind_function(functional::act_mul));
-  m.def("gated_act", wrap_pybind_function(functional::gated_act));
-  m.def("linear_act", wrap_pybind_function(functional::linear_act));
-  m.def("mlp", wrap_pybind_function(functional::mlp));
-  m.def("mlp_jet", wrap_pybind_function(functional::mlp_jet));
-  m.def("gated_mlp", wrap_pybind_function(functional::gated_mlp));
-  m.def("sequential", wrap_pybind_function(functional::sequential));
+  functional::define(m, "bias_act", functional::bias_act);
+  functional::define(m, "act_mul", functional::act_mul);
+  functional::define(m, "gated_act", functional::gated_act);
+  functional::define(m, "linear_act", functional::linear_act);
+  functional::define(m, "mlp", functional::mlp);
+  functional::define(m, "mlp_jet", functional::mlp_jet);
+  functional::define(m, "gated_mlp", functional::gated_mlp);
+  functional::define(m, "sequential", functional::sequential);
   for (const NodeClass& node : node_classes()) define_node_class(node);
   m.def("initialize_plain", &plain::initialize);
   m.def("add_plain_class", &plain::add_class);

@@ -121,16 +121,16 @@ class RowView {
   int64_t stride_;
 };
 
-// ops/matrix.h's in_layout_of.
+// in_layout_of, with the copy of the kernels here.
 inline at::Tensor in_layout_of_weight(const at::Tensor& weight, const at::Tensor& grad) {
-  return is_transposed(weight) ? contiguous_copy(grad.t()).t() : grad;
+  return in_layout_of(weight, grad, contiguous_copy);
 }
 
 // A layer's weight and bias, copied where a launcher cannot take them as they are.
 class Parameters {
  public:
-  Parameters(const at::Tensor& weight, const at::Tensor& bias)
-      : transposed_(has_transposed_rows(weight)),
+  Parameters(const at::Tensor& weight, const at::Tensor& bias, bool may_be_transposed = true)
+      : transposed_(may_be_transposed && has_transposed_rows(weight)),
         weight_(transposed_ ? weight.t() : weight),
         in_features_(weight.size(1)),
         out_features_(weight.size(0)),

@@ -141,7 +141,7 @@ FASTOPS_KERNELS_API void rows_backward(Caller&, const RowsCall&, Typed<ConstRows
 
 // h @ weight.T + bias, and the gradients of the parameters. Null is what there is not, or what nobody wants.
 struct Linear {
-  ConstRows weight;  // [out_features, in_features]
+  ConstRows weight;  // [out_features, in_features], or transposed
   const void* bias;
   int64_t in_features;
   int64_t out_features;

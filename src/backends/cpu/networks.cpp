@@ -244,8 +244,9 @@ std::optional<GatedMlpForward::Result> try_gated_mlp(const GatedMlpArguments& ml
   const std::array weights = {mlp.gate_weight, mlp.up_weight, mlp.down_weight};
   if (goes_unpacked_by_layers(mlp.input, mlp.gate_weight)) return std::nullopt;
   if (!has_faster_products(mlp.input, weights, Pass::forward)) return std::nullopt;
-  const Parameters gate(mlp.gate_weight, mlp.gate_bias);
-  const Parameters up(mlp.up_weight, mlp.up_bias);
+  const bool have_one_form = has_transposed_rows(mlp.gate_weight) == has_transposed_rows(mlp.up_weight);
+  const Parameters gate(mlp.gate_weight, mlp.gate_bias, have_one_form);  // products of one stage
+  const Parameters up(mlp.up_weight, mlp.up_bias, have_one_form);
   const Parameters down(mlp.down_weight, mlp.down_bias);
   const Tensor output = rows_result(mlp.input, mlp.down_weight.size(0));
   const auto kept = [&] { return saves ? rows_result(mlp.input, mlp.gate_weight.size(0)) : Tensor(); };
@@ -272,8 +273,9 @@ std::optional<std::vector<Tensor>> try_gated_mlp_backward(const GatedMlpBackward
     if (mask[1 + i]) results[1 + i] = empty_result(weights[i].sizes(), mlp.input);
     if (mask[4 + i]) results[4 + i] = empty_result(weights[i].size(0), mlp.input);
   }
-  const Parameters gate(mlp.gate_weight, mlp.gate_bias);
-  const Parameters up(mlp.up_weight, mlp.up_bias);
+  const bool have_one_form = has_transposed_rows(mlp.gate_weight) == has_transposed_rows(mlp.up_weight);
+  const Parameters gate(mlp.gate_weight, mlp.gate_bias, have_one_form);  // products of one stage
+  const Parameters up(mlp.up_weight, mlp.up_bias, have_one_form);
   const Parameters down(mlp.down_weight, mlp.down_bias);
   const int64_t rows = row_count(mlp.input);
   if (rows == 0 || (mlp.gate_weight.size(0) == 0 && mlp.down_weight.size(0) == 0)) {

@@ -120,27 +120,30 @@ void copy_elements(Caller& caller, Dtype dtype, const Walk& walk, const ConstStr
       gather(walk, from, bytes, begin, end - begin, target(begin));
     });
   }
-  constexpr int64_t columns = 64;  // of a part of a matrix
+  constexpr int64_t columns = 64, rows = 1024;  // of a part of a matrix
   const auto kernel = row_kernels(dtype).transpose;
-  const int64_t rows = walk.size[0];
-  const int64_t parts = (walk.size[side] + columns - 1) / columns;
-  share(caller, elements_of(walk) / rows / walk.size[side] * parts, std::max<int64_t>(1, grain_size / (rows * columns)),
-        [&](int64_t begin, int64_t end) {
+  const int64_t parts_across = (walk.size[side] + columns - 1) / columns;
+  const int64_t parts = (walk.size[0] + rows - 1) / rows * parts_across;
+  const int64_t part_size = std::min(rows, walk.size[0]) * columns;
+  share(caller, elements_of(walk) / walk.size[0] / walk.size[side] * parts,
+        std::max<int64_t>(1, grain_size / part_size), [&](int64_t begin, int64_t end) {
           for (; begin < end; ++begin) {
-            const int64_t first = begin % parts * columns;
-            int64_t read = first, written = 0, stride = 0;
-            for (int64_t axis = 0, rest = begin / parts, step = 1; axis < walk.axes; step *= walk.size[axis++]) {
+            const int64_t row = begin % parts / parts_across * rows;
+            const int64_t column = begin % parts_across * columns;
+            int64_t read = row * axes[0] + column, written = row, stride = 0;
+            for (int64_t axis = 1, rest = begin / parts, step = walk.size[0]; axis < walk.axes; ++axis) {
               if (axis == side) {
                 stride = step;
-                written += first * step;
-              } else if (axis > 0) {
-                read += rest % walk.size[axis] * from.stride[axis];
+                written += column * step;
+              } else {
+                read += rest % walk.size[axis] * axes[axis];
                 written += rest % walk.size[axis] * step;
                 rest /= walk.size[axis];
               }
+              step *= walk.size[axis];
             }
-            kernel({static_cast<const char*>(from.data) + read * bytes, from.stride[0]}, rows,
-                   std::min(columns, walk.size[side] - first), {target(written), stride});
+            kernel({static_cast<const char*>(from.data) + read * bytes, axes[0]}, std::min(rows, walk.size[0] - row),
+                   std::min(columns, walk.size[side] - column), {target(written), stride});
           }
         });
 }
