@@ -240,14 +240,26 @@ std::optional<std::vector<Tensor>> try_mlp_jet_backward(const MlpJetBackwardArgu
 
 // ---- gated_mlp ----
 
+namespace {
+
+struct GatedParameters {
+  explicit GatedParameters(const GatedMlpArguments& mlp)
+      : have_one_form(has_transposed_rows(mlp.gate_weight) == has_transposed_rows(mlp.up_weight)),
+        gate(mlp.gate_weight, mlp.gate_bias, have_one_form),
+        up(mlp.up_weight, mlp.up_bias, have_one_form),
+        down(mlp.down_weight, mlp.down_bias) {}
+
+  bool have_one_form;  // the gate's product and the other projection's, as those of a stage must
+  Parameters gate, up, down;
+};
+
+}  // namespace
+
 std::optional<GatedMlpForward::Result> try_gated_mlp(const GatedMlpArguments& mlp, bool saves) {
   const std::array weights = {mlp.gate_weight, mlp.up_weight, mlp.down_weight};
   if (goes_unpacked_by_layers(mlp.input, mlp.gate_weight)) return std::nullopt;
   if (!has_faster_products(mlp.input, weights, Pass::forward)) return std::nullopt;
-  const bool have_one_form = has_transposed_rows(mlp.gate_weight) == has_transposed_rows(mlp.up_weight);
-  const Parameters gate(mlp.gate_weight, mlp.gate_bias, have_one_form);  // products of one stage
-  const Parameters up(mlp.up_weight, mlp.up_bias, have_one_form);
-  const Parameters down(mlp.down_weight, mlp.down_bias);
+  const GatedParameters parameters(mlp);
   const Tensor output = rows_result(mlp.input, mlp.down_weight.size(0));
   const auto kept = [&] { return saves ? rows_result(mlp.input, mlp.gate_weight.size(0)) : Tensor(); };
   const Tensor gate_kept = kept();
@@ -255,10 +267,10 @@ std::optional<GatedMlpForward::Result> try_gated_mlp(const GatedMlpArguments& ml
   if (!is_empty(output) || (saves && !is_empty(gate_kept))) {
     const Call call = call_for(mlp.activation, mlp.input);
     TorchCaller caller;
-    gated_mlp_forward(
-        caller,
-        {call.dtype, row_count(mlp.input), gate.linear(), up.linear(), down.linear(), call.activation, call.params},
-        RowView(mlp.input), result_rows(gate_kept), result_rows(up_kept), result_rows(output));
+    gated_mlp_forward(caller,
+                      {call.dtype, row_count(mlp.input), parameters.gate.linear(), parameters.up.linear(),
+                       parameters.down.linear(), call.activation, call.params},
+                      RowView(mlp.input), result_rows(gate_kept), result_rows(up_kept), result_rows(output));
   }
   return GatedMlpForward::Result(output, gate_kept, up_kept);
 }
@@ -273,21 +285,18 @@ std::optional<std::vector<Tensor>> try_gated_mlp_backward(const GatedMlpBackward
     if (mask[1 + i]) results[1 + i] = empty_result(weights[i].sizes(), mlp.input);
     if (mask[4 + i]) results[4 + i] = empty_result(weights[i].size(0), mlp.input);
   }
-  const bool have_one_form = has_transposed_rows(mlp.gate_weight) == has_transposed_rows(mlp.up_weight);
-  const Parameters gate(mlp.gate_weight, mlp.gate_bias, have_one_form);  // products of one stage
-  const Parameters up(mlp.up_weight, mlp.up_bias, have_one_form);
-  const Parameters down(mlp.down_weight, mlp.down_bias);
+  const GatedParameters parameters(mlp);
   const int64_t rows = row_count(mlp.input);
   if (rows == 0 || (mlp.gate_weight.size(0) == 0 && mlp.down_weight.size(0) == 0)) {
     set_to_zero(results);
   } else {
     const Call call = call_for(mlp.activation, mlp.input);
     TorchCaller caller;
-    gated_mlp_backward(caller,
-                       {call.dtype, rows, gate.linear(results[1], results[4]), up.linear(results[2], results[5]),
-                        down.linear(results[3], results[6]), call.activation, call.params},
-                       RowView(mlp.input), RowView(mlp.gate), RowView(mlp.up), RowView(mlp.grad_output),
-                       result_rows(results[0]));
+    gated_mlp_backward(
+        caller,
+        {call.dtype, rows, parameters.gate.linear(results[1], results[4]), parameters.up.linear(results[2], results[5]),
+         parameters.down.linear(results[3], results[6]), call.activation, call.params},
+        RowView(mlp.input), RowView(mlp.gate), RowView(mlp.up), RowView(mlp.grad_output), result_rows(results[0]));
   }
   for (size_t i = 0; i < weights.size(); ++i) {
     if (mask[1 + i]) results[1 + i] = in_layout_of_weight(weights[i], results[1 + i]);
