@@ -109,6 +109,11 @@ def of_model(random: Random, text: str, model: nn.Module, x_features: int, weigh
     model = model.to(dtype)
     most = MOST_OPERATIONS if dtype.itemsize > 2 else MOST_OPERATIONS // 10
     rows = size(random, max(1, min(most_rows, most // max(1, weights))))
+    if random.random() < 0.2:  # as models have them that compute input @ weight
+        for layer in model.modules():
+            if isinstance(layer, nn.Linear):
+                layer.weight.data = layer.weight.data.t().contiguous().t()
+        text += ", weights [in, out]"
     x = rows_of(random, rows, x_features, dtype)
     if isinstance(model, (models.Derivative, models.Ensemble)):
         x = x.reshape(-1, x_features)
