@@ -21,12 +21,18 @@ struct Axis {
 };
 using Axes = c10::SmallVector<Axis, 6>;  // from the innermost on
 
-// The dimensions of more than one element in the order of the tensor's strides, the smallest first.
-inline c10::SmallVector<int64_t, 6> dims_by_stride(const at::Tensor& tensor) {
+// The dimensions of more than one element, the innermost first.
+inline c10::SmallVector<int64_t, 6> dims_from_innermost(const at::Tensor& tensor) {
   c10::SmallVector<int64_t, 6> dims;
   for (int64_t d = tensor.dim(); d-- > 0;) {
     if (tensor.size(d) != 1) dims.push_back(d);
   }
+  return dims;
+}
+
+// The same in the order of the tensor's strides, the smallest first.
+inline c10::SmallVector<int64_t, 6> dims_by_stride(const at::Tensor& tensor) {
+  auto dims = dims_from_innermost(tensor);
   std::stable_sort(dims.begin(), dims.end(), [&](int64_t a, int64_t b) { return tensor.stride(a) < tensor.stride(b); });
   return dims;
 }

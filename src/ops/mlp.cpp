@@ -210,8 +210,9 @@ std::vector<Tensor> layered_mlp_backward(const MlpBackwardArguments& mlp, const 
     above = here.grad;
     if (lowest < 1 + 2 * i) grad = multiply(above, of_all_members(mlp.weights[i], mlp.ensemble));
   }
-  if (mlp.wants_weight(0))
+  if (mlp.wants_weight(0)) {
     grads[1] = gradient_of_weight(mlp.weights[0], above, as_matrix(mlp.input, mlp.ensemble), multiply);
+  }
   if (mlp.wants_input()) grads[0] = grad.view_symint(mlp.input.sym_sizes());
 
   grads.erase(std::remove_if(grads.begin(), grads.end(), [](const Tensor& g) { return !g.defined(); }), grads.end());

@@ -181,10 +181,9 @@ bool are_transposed(at::TensorList weights) { return std::any_of(weights.begin()
 
 // Whether a network's rows can go through all layers in vectors.
 bool can_go_in_vectors(const at::Tensor& input, at::TensorList weights) {
-  if (!has_own_products(input)) return false;
+  if (!has_own_products(input) || are_transposed(weights)) return false;
   const UnpackedKernels& kernels = unpacked_kernels(dtype_of(input));
   const auto [rows, elements] = shape_of(input, weights);
-  if (are_transposed(weights)) return false;
   // A layer by itself is turned around for nothing but its own product. Measured.
   const int64_t most_packed = this_cpu() == Cpu::golden_cove && rows <= many_rows ? 0
                               : input.element_size() > 2                          ? large_weights / 4

@@ -90,11 +90,7 @@ std::optional<StridedTensors<count>> strided(const std::array<at::Tensor, count>
 
 // tensor.contiguous() of one that is not.
 inline at::Tensor contiguous_copy(const at::Tensor& tensor) {
-  c10::SmallVector<int64_t, 6> dims;
-  for (int64_t d = tensor.dim(); d-- > 0;) {
-    if (tensor.size(d) != 1) dims.push_back(d);
-  }
-  const auto elements = strided<1>({tensor}, dims);
+  const auto elements = strided<1>({tensor}, dims_from_innermost(tensor));
   if (!elements) return tensor.contiguous();
   at::Tensor copy = empty_result(tensor.sizes(), tensor);
   TorchCaller caller;
