@@ -26,7 +26,9 @@ SHELL := bash
 .DEFAULT_GOAL := help
 
 bin := .venv/bin
-# Python compiles what is imported, which is a small part of torch and what the tests need.
+# Python compiles what is imported, which is a small part of torch and what the tests need. It must keep that: they start
+# hundreds of processes, and images of containers like to set this variable.
+unexport PYTHONDONTWRITEBYTECODE
 pip := $(bin)/python -m pip install --disable-pip-version-check --no-compile
 strict := $(if $(filter-out 0,$(WERROR)),ON,OFF)
 gpu_libraries := --config-settings=cmake.define.FASTOPS_GPU_LIBRARIES=

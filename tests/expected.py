@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
@@ -119,19 +120,16 @@ def gated_mlp_reference(name: str) -> Function:
 
 
 def dropout_factors(like: Tensor, seed: int, stream: int, p: float) -> Tensor:
-    """What dropout multiplies a tensor [..., features] with, by Philox4x32-10 in Python's integers."""
+    """What dropout multiplies a tensor [..., features] with, by Philox4x32-10 in numpy's integers."""
     features = like.size(-1)
     rows = like.numel() // max(1, features)
-    numbers = [
-        philox((c // 64 * 16 + c % 16, row & 0xFFFFFFFF, row >> 32, stream), seed)[c % 64 // 16]
-        for row in range(rows)
-        for c in range(features)
-    ]
-    factors = [0.0 if number < round(p * 2**32) else 1 / (1 - p) for number in numbers]
-    return torch.tensor(factors, dtype=like.dtype, device=like.device).reshape(like.shape)
+    row, c = np.arange(rows, dtype=np.uint64)[:, None], np.arange(features, dtype=np.uint64)
+    words = philox((c // 64 * 16 + c % 16, row & 0xFFFFFFFF, row >> 32, stream), seed)
+    kept = np.choose((c % 64 // 16).astype(int), words) >= round(p * 2**32)
+    return torch.from_numpy(kept * (1 / (1 - p) if p < 1 else 0.0)).to(like).reshape(like.shape)
 
 
-def philox(counter: tuple[int, int, int, int], key: int) -> tuple[int, int, int, int]:
+def philox(counter: Sequence[Any], key: int) -> Sequence[Any]:
     """Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, 2011: four words from a counter of four."""
     word = 0xFFFFFFFF
     low, high = key & word, key >> 32 & word

@@ -40,7 +40,7 @@ def test_dropout_is_random(p: float, device: Any) -> None:
 
 
 def test_dropout_is_philox(device: Any) -> None:
-    """The same elements are dropped as by Philox in Python's integers, in every row, column and step."""
+    """The same elements are dropped as by Philox in numpy's integers, in every row, column and step."""
     ones = torch.ones(3, 5, 150, device=device)
     for seed in (SEED, 0, 2**63 - 1):
         result = ops.sequential(ones, [], "dropout tanh dropout", [0.3, 0.6], torch.tensor(seed, device=device))
