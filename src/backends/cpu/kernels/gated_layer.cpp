@@ -6,7 +6,7 @@ namespace {
 
 template <class A, class Storage>
 void gated_layer_forward(const void* arguments, const Block& block) {
-  const auto& to = *static_cast<const GatedForwardArguments*>(arguments);
+  const auto to = *static_cast<const GatedForwardArguments*>(arguments);
   const auto p = compute_params<Storage>(to.params);
   for_each_sum<Storage>(block, [&](auto sum, auto load, auto store, auto store_operand) FASTOPS_INLINE_LAMBDA {
     const auto gate = add_bias<Storage>(sum(0), to.gate_bias, load);
@@ -19,7 +19,7 @@ void gated_layer_forward(const void* arguments, const Block& block) {
 
 template <class A, class Storage>
 void gated_layer_backward(const void* arguments, const Block& block) {
-  const auto& to = *static_cast<const GatedBackwardArguments*>(arguments);
+  const auto to = *static_cast<const GatedBackwardArguments*>(arguments);
   const auto p = compute_params<Storage>(to.params);
   for_each_sum<Storage>(block, [&](auto sum, auto load, auto store, auto store_operand) FASTOPS_INLINE_LAMBDA {
     const auto grad = sum(0);

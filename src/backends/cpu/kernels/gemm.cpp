@@ -8,8 +8,8 @@ namespace {
 
 template <class Storage>
 void store(const void* arguments, const Block& block) {
-  const auto& to = *static_cast<const StoreArguments*>(arguments);
-  for_each_sum<Storage>(block, [&](auto sum, auto load, auto store, auto) {
+  const auto to = *static_cast<const StoreArguments*>(arguments);
+  for_each_sum<Storage>(block, [&](auto sum, auto load, auto store, auto) FASTOPS_INLINE_LAMBDA {
     const auto value = sum(0);
     store(to.add ? apply([](auto a, auto b) { return a + b; }, load(constant(to.result)), value) : value, to.result);
   });

@@ -6,21 +6,22 @@ namespace {
 
 template <class A, class Storage>
 void layer_forward(const void* arguments, const Block& block) {
-  const auto& to = *static_cast<const LayerForwardArguments*>(arguments);
+  const auto to = *static_cast<const LayerForwardArguments*>(arguments);
   const auto p = compute_params<Storage>(to.params);
   for_each_sum<Storage>(block, [&](auto sum, auto load, auto store, auto store_operand) FASTOPS_INLINE_LAMBDA {
     const auto z = add_bias<Storage>(sum(0), to.bias, load);
-    store(z, to.pre);
     const auto y = apply([&](auto v) { return A::value(v, p); }, z);
-    store(y, to.post);
+    store(z, to.pre);
+    if (!to.next.data) return store(y, to.post);
     store_operand(y, to.next, to.as_stored);
+    store(y, to.post);
   });
 }
 
 template <class A, class Storage, bool from_output>
 void layer_backward(const void* arguments, const Block& block) {
   using Number = typename Packet<Storage>::Number;
-  const auto& to = *static_cast<const LayerBackwardArguments*>(arguments);
+  const auto to = *static_cast<const LayerBackwardArguments*>(arguments);
   const auto p = compute_params<Storage>(to.params);
   const auto derivative = [&](Number g, Number s) {
     if constexpr (from_output) {
