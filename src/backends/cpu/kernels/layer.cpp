@@ -10,11 +10,10 @@ void layer_forward(const void* arguments, const Block& block) {
   const auto p = compute_params<Storage>(to.params);
   for_each_sum<Storage>(block, [&](auto sum, auto load, auto store, auto store_operand) FASTOPS_INLINE_LAMBDA {
     const auto z = add_bias<Storage>(sum(0), to.bias, load);
-    const auto y = apply([&](auto v) { return A::value(v, p); }, z);
     store(z, to.pre);
-    if (!to.next.data) return store(y, to.post);
-    store_operand(y, to.next, to.as_stored);
+    const auto y = apply([&](auto v) { return A::value(v, p); }, z);
     store(y, to.post);
+    store_operand(y, to.next, to.as_stored);
   });
 }
 
