@@ -115,6 +115,10 @@ using EpilogueKernel = void (*)(const void* arguments, const Block&);
 struct Epilogue {
   EpilogueKernel run = nullptr;
   const void* arguments = nullptr;
+  // Where all that it does is result = sums + addend, in the type that is computed with: these. The addend may be null;
+  // its stride is 0 if it is a bias.
+  Rows result{nullptr, 0};
+  ConstRows addend{nullptr, 0};
 };
 
 // result = sums; + result if `add`.

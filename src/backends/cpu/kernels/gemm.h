@@ -58,11 +58,29 @@ inline constexpr bool fetches_rows = false;
 // of a tile at a[k * a_stride + i], or transposed at a[k * a_stride + i].
 enum class Left { as_is, packed, transposed };
 
-// sums[rows, vectors] (+)= a[rows, depth] * panel[depth, vectors]. Where several steps are multiplied at once, a packed
+// Where sums go: rows `stride` apart. What lies at `addend` is added, if it is not null.
+template <class S>
+struct Sums {
+  S* data;
+  int64_t stride;
+  const S* addend;
+  int64_t addend_stride;
+
+  static Sums strip(S* data, bool add) { return {data, panel_columns<S>, add ? data : nullptr, panel_columns<S>}; }
+  Sums from_row(int64_t row) const {
+    return {data + row * stride, stride, addend ? addend + row * addend_stride : nullptr, addend_stride};
+  }
+  Sums from_column(int64_t column) const {
+    return {data + column, stride, addend ? addend + column : nullptr, addend_stride};
+  }
+  Sums more() const { return {data, stride, data, stride}; }  // of the next part of the depth
+};
+
+// sums[rows, vectors] = a[rows, depth] * panel[depth, vectors]. Where several steps are multiplied at once, a packed
 // matrix and the panels have those of an element beside each other, and zeros beyond the depth.
 template <class M, int rows, int vectors, Left left>
 FASTOPS_TILE void tile(const typename M::Operand* a, int64_t a_stride, const typename M::Operand* panel,
-                       int64_t panel_stride, int64_t depth, typename M::Sum* sums, bool add,
+                       int64_t panel_stride, int64_t depth, const Sums<typename M::Sum>& sums,
                        const typename M::Operand* next_a, const typename M::Operand* next_panel) {
   using S = typename M::Sum;
   using V = at::vec::Vectorized<S>;
@@ -113,19 +131,20 @@ FASTOPS_TILE void tile(const typename M::Operand* a, int64_t a_stride, const typ
   }
   for (; k < steps; ++k) step(k, at_once);
   if (at_once > 1 && depth % at_once) step(k, depth % at_once);
+  const Sums<S> to = sums;
   FASTOPS_UNROLL(16)
   for (int i = 0; i < rows; ++i) {
     FASTOPS_UNROLL(4)
     for (int j = 0; j < vectors; ++j) {
-      S* const place = sums + i * panel_columns<S> + j * width;
-      (add ? V::loadu(place) + sum[i][j] : sum[i][j]).store(place);
+      const V total = to.addend ? V::loadu(to.addend + i * to.addend_stride + j * width) + sum[i][j] : sum[i][j];
+      total.store(to.data + i * to.stride + j * width);
     }
   }
 }
 
 template <class M>
 using Tile = void (*)(const typename M::Operand* a, int64_t a_stride, const typename M::Operand* panel,
-                      int64_t panel_stride, int64_t depth, typename M::Sum* sums, bool add,
+                      int64_t panel_stride, int64_t depth, const Sums<typename M::Sum>& sums,
                       const typename M::Operand* next_a, const typename M::Operand* next_panel);
 
 // The tile function for a number of rows.
@@ -154,10 +173,10 @@ Tile<M> tile_for(int64_t rows, int64_t vectors, const Product& product) {
   return tile_for<M, Left::as_is>(rows, vectors);
 }
 
-// Adds one product to a strip of sums [rows, panel_columns]; overwrites what is there if `add` is false.
+// The sums of one product for the columns of a panel.
 template <class M>
 void multiply_panel(const Product& product, int64_t first_row, const Tiles& tiles, int64_t panel, int64_t columns,
-                    typename M::Sum* strip, bool add) {
+                    const Sums<typename M::Sum>& sums) {
   using S = typename M::Sum;
   using Operand = typename M::Operand;
   constexpr int64_t at_once = M::at_once;
@@ -174,8 +193,8 @@ void multiply_panel(const Product& product, int64_t first_row, const Tiles& tile
   const int64_t vectors = width / Vec<S>::width;
   const int parts = parts_of_tile(vectors);
   const int pieces = parts * tiles.count;
+  const bool goes_far = sums.stride != panel_columns<S>;
   const Parts blocks(padded / at_once, depth_block<S>);
-  if (product.depth == 0 && !add) std::fill(strip, strip + tiles.first[tiles.count] * panel_columns<S>, S(0));
   for (int64_t block = 0; block < blocks.count; ++block) {
     const int64_t k = blocks.begin(block) * at_once;
     const int64_t depth = std::min(product.depth, blocks.end(block) * at_once) - k;
@@ -201,14 +220,20 @@ void multiply_panel(const Product& product, int64_t first_row, const Tiles& tile
       } else if (t + 1 < tiles.count) {
         next_a += size * padded + of_tile * 32 * at_once;  // parts fetch lines of their own of the next tile
       }
-      tile_for<typename M::Packed>(rows, vectors, product)(a_tile, a_stride, b_block, b_stride, depth,
-                                                           strip + first * panel_columns<S>, add || block > 0, next_a,
+      const Sums<S> part_of_sums = (block == 0 ? sums : sums.more()).from_row(first);
+      if (goes_far) {
+        for (int64_t r = 0; r < rows; ++r) FASTOPS_PREFETCH_WRITE(part_of_sums.data + r * sums.stride);
+      }
+      tile_for<typename M::Packed>(rows, vectors, product)(a_tile, a_stride, b_block, b_stride, depth, part_of_sums,
+                                                           next_a,
                                                            next_b == b ? b : next_b + p * width * depth / pieces);
     }
   }
 }
 
 // ---- with the transpose of the right-hand matrix in place ----
+
+inline bool reads_rows(const Product& product) { return product.transpose.data && !product.pack; }
 
 // What fits the vector registers.
 #if defined(CPU_CAPABILITY_AVX512)
@@ -329,15 +354,18 @@ void multiply_rows(const Product& product, int64_t first_row, int64_t rows, int6
   }
 }
 
+// Adds one product to a strip of sums [rows, panel_columns]; overwrites what is there if `add` is false.
 template <class M>
 void multiply_strip(const Product& product, int64_t row, const Tiles& tiles, int64_t panel, int64_t columns,
                     typename M::Sum* strip, bool add) {
+  using S = typename M::Sum;
   if constexpr (M::takes_transpose) {
-    if (product.transpose.data && !product.pack) {
+    if (reads_rows(product)) {
       return multiply_rows<M>(product, row, tiles.first[tiles.count], panel, columns, strip, add);
     }
   }
-  multiply_panel<M>(product, row, tiles, panel, columns, strip, add);
+  if (product.depth == 0 && !add) std::fill(strip, strip + tiles.first[tiles.count] * panel_columns<S>, S(0));
+  multiply_panel<M>(product, row, tiles, panel, columns, Sums<S>::strip(strip, add));
 }
 
 // fill(product, panel, strip, add) makes a strip of at most `most_rows` rows of sums from `row` on, which the epilogue
@@ -360,10 +388,23 @@ void for_each_strip(const Product* products, int count, int64_t row, int64_t row
   }
 }
 
+// The sums of whole panels go where the epilogue would leave them, if it adds something at most and they are complete
+// at once.
 template <class M>
 void multiply(const Product* products, int count, int64_t row, int64_t rows, int64_t columns, int64_t first_panel,
               int64_t last_panel, const Epilogue& epilogue) {
+  using S = typename M::Sum;
   const Tiles tiles(rows);
+  const Product& first = products[0];
+  if (epilogue.result.data && count == 1 && !reads_rows(first) && first.depth > 0 &&
+      first.depth <= depth_block<S> * M::at_once) {
+    const Sums<S> result{CPU_CAPABILITY::row<S>(epilogue.result, row), epilogue.result.stride,
+                         epilogue.addend.data ? CPU_CAPABILITY::row<S>(epilogue.addend, row) : nullptr,
+                         epilogue.addend.stride};
+    for (const int64_t whole = std::min(last_panel, columns / panel_columns<S>); first_panel < whole; ++first_panel) {
+      multiply_panel<M>(first, row, tiles, first_panel, columns, result.from_column(first_panel * panel_columns<S>));
+    }
+  }
   for_each_strip<typename M::Sum>(products, count, row, rows, columns, first_panel, last_panel, epilogue,
                                   [&](const Product& product, int64_t panel, auto* strip, bool add) {
                                     multiply_strip<M>(product, row, tiles, panel, columns, strip, add);

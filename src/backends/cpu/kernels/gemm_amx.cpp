@@ -184,7 +184,7 @@ void multiply_panel(const Product& product, const Remainders& remainders, int64_
 
 void multiply(const Product* products, int count, int64_t row, int64_t rows, int64_t columns, int64_t first_panel,
               int64_t last_panel, const Epilogue& epilogue) {
-  if (products[0].transpose.data && !products[0].pack) {
+  if (reads_rows(products[0])) {
     for_each_strip<float>(products, count, row, rows, columns, first_panel, last_panel, epilogue,
                           [&](const Product& product, int64_t panel, float* strip, bool add) {
                             multiply_rows<Pairs>(product, row, rows, panel, columns, strip, add);

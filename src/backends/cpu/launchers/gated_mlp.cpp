@@ -45,7 +45,7 @@ class Forward : Layers {
     stages_.push_back({.products = {to_output_},
                        .product_count = 1,
                        .columns = mlp_.down.out_features,
-                       .epilogue = {kernels(Activation::identity, dtype_).layer_forward, &output}});
+                       .epilogue = through_layer(Activation::identity, dtype_, output)});
     run(rows);
   }
 
@@ -108,7 +108,7 @@ class Backward : Layers {
       stages_.push_back({.products = {by_gate_, by_up_},
                          .product_count = 2,
                          .columns = mlp_.gate.in_features,
-                         .epilogue = {gemm_kernels(dtype_).store, &input}});
+                         .epilogue = storing(dtype_, input)});
     }
     run(rows);
   }

@@ -9,7 +9,7 @@
 //     explicit Form(const Call&);
 //     ForwardArguments forward(const Layer&, bool as_stored) const;
 //     BackwardArguments backward(const Layer&, ConstRows kept, Rows dz, Rows values, bool as_stored) const;
-//     EpilogueKernel forward_kernel(const Layer&) const;
+//     Epilogue forward_epilogue(const Layer&, const ForwardArguments&) const;
 //     EpilogueKernel backward_kernel(const Layer&) const;
 //     // Whether what a layer keeps are its values. Else the backward epilogue computes these again, for the
 //     // gradient of the weight above.
@@ -72,7 +72,7 @@ class LayersForward : Layers<Form> {
       if (layer.kept.data) (layer.keeps_output ? to.post : to.pre) = this->from(layer.kept, row);
       Stage& stage = stages_.push_back({.products = {products_[i]}, .product_count = 1, .columns = layer.out_features});
       stage.products[0].a = a;
-      stage.epilogue = {form_.forward_kernel(layer), &to};
+      stage.epilogue = form_.forward_epilogue(layer, to);
       a = constant(to.next);
     }
     this->run(rows);
@@ -147,7 +147,7 @@ class LayersBackward : Layers<Form> {
         stage.products[0].a = dz;
       }
       if (i == 0) {
-        stage.epilogue = {gemm_kernels(dtype_).store, &input_gradient};
+        stage.epilogue = storing(dtype_, input_gradient);
       } else {
         stage.epilogue = through_activation(i - 1, row);
         dz = constant(dz_[i - 1]);

@@ -20,7 +20,9 @@ class RowForm {
   BackwardArguments backward(const Layer& layer, ConstRows kept, Rows dz, Rows values, bool as_stored) const {
     return {kept, dz, values, layer.params, as_stored};
   }
-  EpilogueKernel forward_kernel(const Layer& layer) const { return activation(layer).layer_forward; }
+  Epilogue forward_epilogue(const Layer& layer, const ForwardArguments& to) const {
+    return through_layer(layer.activation, dtype_, to);
+  }
   EpilogueKernel backward_kernel(const Layer& layer) const {
     const Kernels& kernels = activation(layer);
     return layer.keeps_output ? kernels.layer_backward_from_output : kernels.layer_backward;

@@ -20,7 +20,9 @@ class PointForm {
   BackwardArguments backward(const Layer& layer, ConstRows kept, Rows dz, Rows values, bool as_stored) const {
     return {jet(layer), kept, dz, values, as_stored};
   }
-  EpilogueKernel forward_kernel(const Layer&) const { return gemm_kernels(mlp_.dtype).jet_forward; }
+  Epilogue forward_epilogue(const Layer&, const ForwardArguments& to) const {
+    return {gemm_kernels(mlp_.dtype).jet_forward, &to};
+  }
   EpilogueKernel backward_kernel(const Layer&) const { return gemm_kernels(mlp_.dtype).jet_backward; }
   const Kernels& activation(const Layer& layer) const { return kernels(layer.activation, computed(mlp_.dtype)); }
 

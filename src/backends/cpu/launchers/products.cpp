@@ -263,7 +263,6 @@ GradientSums::GradientSums(Caller& caller, Dtype dtype, int64_t threads, std::sp
 void GradientSums::multiply(const ParameterGradients& layer, const Sums& sums, const void* panels, int64_t rows,
                             int64_t thread, int64_t first_unit, int64_t last_unit, bool add) const {
   const Dtype dz_type = layer.dz_is_operand ? operand(dtype_) : dtype_;
-  const GemmKernels& target = gemm_kernels(sums_converted_ ? computed(dtype_) : dtype_);
   const Parts blocks = blocks_of(layer, dtype_, rows);
   const int64_t per_block = panels_of(layer, dtype_);
   const StoreArguments store{sums.weight, add};
@@ -294,7 +293,7 @@ void GradientSums::multiply(const ParameterGradients& layer, const Sums& sums, c
                       .transposed = in_place};
       if (layer.input_in_place) product.matrix = layer.input.arguments.source;
       gemm_kernels(dtype_).multiply(&product, 1, row, blocks.size(block), layer.input.arguments.columns, first_panel,
-                                    last_panel, {target.store, &store});
+                                    last_panel, storing(sums_converted_ ? computed(dtype_) : dtype_, store));
     }
     unit += last_panel - first_panel;
   }

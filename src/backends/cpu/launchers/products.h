@@ -16,6 +16,24 @@ inline Dtype operand(Dtype dtype) { return gemm_kernels(dtype).operand; }
 // Whether products take matrices in the storage type.
 inline bool operands_as_stored(Dtype dtype) { return operand(dtype) == dtype; }
 
+// Epilogues that do no more than add something say where the sums go.
+inline Epilogue storing(Dtype dtype, const StoreArguments& to) {
+  Epilogue epilogue{gemm_kernels(dtype).store, &to};
+  if (dtype == computed(dtype)) {
+    epilogue.result = to.result;
+    if (to.add) epilogue.addend = constant(to.result);
+  }
+  return epilogue;
+}
+inline Epilogue through_layer(Activation activation, Dtype dtype, const LayerForwardArguments& to) {
+  Epilogue epilogue{kernels(activation, dtype).layer_forward, &to};
+  if (activation == Activation::identity && dtype == computed(dtype) && !to.pre.data && !to.next.data) {
+    epilogue.result = to.post;
+    epilogue.addend = {to.bias, 0};
+  }
+  return epilogue;
+}
+
 // target = sums, which are in the type that is computed with; + target if `add`.
 inline void store_sums(Dtype dtype, ConstRows sums, Rows target, int64_t rows, int64_t columns, bool add = false) {
   const StoreArguments to{target, add};
