@@ -70,6 +70,18 @@ def modules() -> None:
     assert first in called
 
 
+def checkpoints() -> None:
+    """Modules with checkpoint=True are trained as without."""
+    import fastops
+
+    x = torch.randn(3, 6)
+    mlp = fastops.nn.MLP(6, [8, 8], 6, activation="silu", norm="rms", norm_first=True, checkpoint=True)
+    gradients = []
+    for mlp.checkpoint in (True, False):
+        gradients.append(torch.autograd.grad(mlp(x).square().sum(), list(mlp.parameters())))
+    torch.testing.assert_close(*gradients)
+
+
 def fuse() -> None:
     """A function that is an op of ours, and one that is not; both where they are differentiated, too."""
     import fastops
@@ -142,6 +154,7 @@ def gpu() -> None:
 
 FEATURES: dict[str, Callable[[], object]] = {
     "modules as one op": modules,
+    "modules with checkpoint=True under torch.func": checkpoints,
     "fastops.fuse": fuse,
     "torch.compile with backend='fastops'": backend,
     "what backend='fastops' leaves to Inductor": backend_with_inductor,

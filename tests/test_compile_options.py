@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import importlib
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -65,6 +67,35 @@ def test_who_computes_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
         for batch in (X, X.clone().requires_grad_()):
             torch.testing.assert_close(call(batch), function(batch))
         assert len(given) == 2 * count
+
+
+def test_check_leaves_generators(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both graphs draw the same numbers; nobody else's are changed, and those of other devices are not looked at."""
+    from fastops.compile import check
+
+    monkeypatch.setattr(torch, "manual_seed", None)  # seeds every device
+    torch._dynamo.reset()
+    before = torch.get_rng_state()
+    dropped = torch.compile(
+        lambda x: F.dropout(F.silu(F.linear(x, V))), backend="fastops", options={"check": True, "backend": "eager"}
+    )
+    dropped(X)
+    torch.set_rng_state(before)
+    expected = F.dropout(F.silu(F.linear(X, V)))
+    torch.set_rng_state(before)
+    torch._dynamo.reset()
+    torch.testing.assert_close(dropped(X), expected)
+
+    states, seeds = [torch.tensor([5])], []
+    module = SimpleNamespace(
+        get_rng_state=lambda: states[-1], set_rng_state=states.append, manual_seed=lambda seed: seeds.append(seed)
+    )
+    monkeypatch.setattr(torch, "get_device_module", lambda device: module)
+    monkeypatch.setattr(torch.accelerator, "device_index", lambda index: contextlib.nullcontext())
+    with check._seeded({torch.device("cuda", 1), torch.device("cpu")}):
+        assert seeds == [0]
+        states.append(torch.tensor([6]))
+    assert states[-1] is states[0]
 
 
 def test_registered() -> None:

@@ -140,6 +140,31 @@ def test_expanded(device, members):
     torch.testing.assert_close(again[0], again[1])
 
 
+@pytest.mark.parametrize("way", ["reverse", "torch.func"])
+def test_expanded_leaves(device, way):
+    """Where the expanded tensor is what is differentiated for, each member has its own gradient."""
+    weights, biases = stacked(1, 4, 6, 2, device=device)
+    leaves = [p.expand(3, *p.shape[1:]) for p in weights + biases]
+    x = random_tensor((3, 5, 4), torch.float64, device, seed=1)
+
+    def plain(x, w0, w1, b0, b1):
+        return torch.baddbmm(b1.unsqueeze(-2), torch.tanh(torch.baddbmm(b0.unsqueeze(-2), x, w0.mT)), w1.mT)
+
+    def ours(x, w0, w1, b0, b1):
+        return ops.mlp(x, [w0, w1], [b0, b1], "tanh")
+
+    def second(function):
+        if way == "reverse":
+            point, *inputs = (tensor.detach().requires_grad_() for tensor in (x, *leaves))
+            (grad,) = torch.autograd.grad(function(point, *inputs).sin().sum(), point, create_graph=True)
+            return torch.autograd.grad(grad.square().sum(), inputs)
+        places = tuple(range(1, 5))
+        first = torch.func.grad(lambda *tensors: function(*tensors).sin().sum())
+        return torch.func.grad(lambda *tensors: first(*tensors).square().sum(), places)(x, *leaves)
+
+    torch.testing.assert_close(second(ours), second(plain))
+
+
 # ---- vmap ----
 
 
@@ -387,6 +412,8 @@ def test_derivatives():
     estimate = ensemble.divergence(x.expand(3, 5, 4), probe)[1]
     expected = [member.divergence(x, v)[1] for member, v in zip(members, probe, strict=True)]
     torch.testing.assert_close(estimate, torch.stack(expected))
+    expected = [member.divergence(x, probe[0])[1] for member in members]
+    torch.testing.assert_close(ensemble.divergence(x, probe[0])[1], torch.stack(expected))
 
 
 def test_initialization():

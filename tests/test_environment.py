@@ -10,7 +10,7 @@ from processes import run, run_each
 NEEDED = {
     "FASTOPS_BACKEND_AUTOLOAD": "here it can be one of: 0, 1",
     "FASTOPS_CPU_CAPABILITY": "here it can be one of: ([a-z0-9_]+, )*default",
-    "FASTOPS_CPU_KEPT_MIB": "must be a number of MiB, 0 or more",
+    "FASTOPS_CPU_KEPT_MIB": "must be a whole number of MiB, 0 or more",
     "FASTOPS_CPU_PRODUCTS": "here it can be one of: (own, unpacked, )?torch",
     "FASTOPS_FALLBACK": "here it can be one of: warn, error",
 }

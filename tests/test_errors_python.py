@@ -33,6 +33,35 @@ def test_errors_do_not_leak(device: Any) -> None:
         assert [reference() for reference in references] == [None] * len(references)
 
 
+@pytest.mark.parametrize("value", ["tanh", 1, np.bool_(True)], ids=repr)
+def test_inplace_is_no_other_argument(value: Any) -> None:
+    """``GELU("tanh")`` of torch.nn has another first argument: nothing is written to by mistake."""
+    x = torch.ones(3)
+    for name, function in (
+        ("gelu", lambda: functional.gelu(x, value)),
+        ("nn.GELU", lambda: fastops.nn.GELU(value)),
+        ("nn.Softshrink", lambda: fastops.nn.Softshrink(0.5, value)),
+    ):
+        message = re.escape(f"fastops.{name}: inplace must be a bool, but is {value!r}")
+        with pytest.raises(TypeError, match=f"^{message}$"):
+            function()
+    assert x.equal(torch.ones(3))
+
+
+@pytest.mark.parametrize("name", ["mlp", "mlp_jacobian", "mlp_divergence", "mlp_laplacian", "mlp_hessian"])
+def test_no_network(name: str) -> None:
+    """All functions of networks say the same of no points and of no list of weights."""
+    weight = torch.ones(3, 3)
+    for input, weights, error, message in (
+        (torch.tensor(1.0), [weight], ValueError, "input must have at least one dimension, but is 0-d"),
+        (torch.ones(2, 3), None, TypeError, "weights must be a list of tensors, but is a NoneType"),
+        (torch.ones(2, 3), weight, TypeError, "weights must be a list of tensors, but is a Tensor"),
+        (torch.ones(2, 3), [weight, 1], TypeError, r"weights\[1\] must be a tensor, but is a int"),
+    ):
+        with pytest.raises(error, match=f"^fastops.{name}: {message}$"):
+            getattr(functional, name)(input, weights)
+
+
 @pytest.mark.parametrize("value", [[1.0, 2.0], None, np.ones(3, np.float32), 1.0, "relu"], ids=repr)
 def test_no_tensor(value: Any) -> None:
     """What is no tensor is a TypeError of functions and modules that names the argument and what it is."""
@@ -46,6 +75,11 @@ def test_no_tensor(value: Any) -> None:
         "linear_act": lambda: functional.linear_act(value, weight),
         "mlp": lambda: functional.mlp(value, [weight]),
         "gated_mlp": lambda: functional.gated_mlp(value, weight, weight, weight),
+        "mlp_jet": lambda: functional.mlp_jet(value, weight, [weight]),
+        "mlp_jacobian": lambda: functional.mlp_jacobian(value, [weight]),
+        "mlp_divergence": lambda: functional.mlp_divergence(value, [weight]),
+        "mlp_laplacian": lambda: functional.mlp_laplacian(value, [weight]),
+        "mlp_hessian": lambda: functional.mlp_hessian(value, [weight]),
         "ReLU": lambda: fastops.nn.ReLU()(value),
         "LinearAct": lambda: fastops.nn.LinearAct(3, 3)(value),
         "MLP": lambda: fastops.nn.MLP(3, 3)(value),

@@ -13,6 +13,7 @@ from torch._inductor import metrics
 
 import fastops
 from compiled import rand
+from processes import run
 
 
 def classic(x: Tensor) -> Tensor:
@@ -161,6 +162,80 @@ def test_dtypes_of_tensors_without_dimensions(dtype: torch.dtype, number: Tensor
     x = torch.arange(12).view(4, 3).to(dtype)
     function = lambda x, s: x * s + x  # noqa: E731
     torch.testing.assert_close(fastops.fuse(function)(x, number), function(x, number), rtol=0, atol=0)
+
+
+def test_broadcast_after_another_size() -> None:
+    """One compilation serves all shapes, broadcast or not."""
+    for first in ((7, 7), (7, 1), ((4, 3), 3)):
+        torch._dynamo.reset()
+        fused = fastops.fuse(lambda x, g: torch.sin(x) * g)
+        for sizes in (first, (4, ()), (5, 1), ((5, 3), 3), ((4, 3), ()), (9, ()), (2, 1), (6, 6)):
+            x, g = (rand(*(size if isinstance(size, tuple) else (size,))) for size in sizes)
+            torch.testing.assert_close(fused(x, g), torch.sin(x) * g)
+    fused(rand(30)[::3], rand(40)[::4])
+
+
+def test_threads() -> None:
+    """First calls at once, each with kernels and derivatives of its own: PyTorch's tracing is for one at a time."""
+    done = run(
+        "-c",
+        "import threading, torch, fastops\n"
+        "def f(x, a): return x * torch.sigmoid(a * x) + torch.sin(x) * a\n"
+        "fused, problems, call = fastops.fuse(f), [], torch.nn.Module.__call__\n"
+        "def work(dtype):\n"
+        "    try:\n"
+        "        x = torch.linspace(-1, 1, 24, dtype=dtype).view(4, 6).requires_grad_()\n"
+        "        y, expected = (function(x, torch.ones(6, dtype=dtype)) for function in (fused, f))\n"
+        "        torch.testing.assert_close(y, expected)\n"
+        "        torch.testing.assert_close(*(torch.autograd.grad(out.sum(), x) for out in (y, expected)))\n"
+        "    except BaseException as error:\n"
+        "        problems.append(error)\n"
+        "dtypes = 2 * [torch.float32, torch.float64]\n"
+        "threads = [threading.Thread(target=work, args=(dtype,)) for dtype in dtypes]\n"
+        "[thread.start() for thread in threads]\n"
+        "[thread.join() for thread in threads]\n"
+        "assert not problems, problems\n"
+        "assert torch.nn.Module.__call__ is call\n"
+        "torch.compile(lambda x: x.sin(), backend='eager')(torch.ones(3))\n",
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_autocast() -> None:
+    """Which of its functions change dtypes is PyTorch's to say, whatever was compiled before."""
+
+    def distance(x: Tensor, y: Tensor) -> Tensor:
+        return F.l1_loss(x * y, y, reduction="none") + torch.sin(x)
+
+    x, y = rand(5).bfloat16().requires_grad_(), rand(5).bfloat16()
+    fused = fastops.fuse(distance)
+    for is_on in (False, True, False):
+        with torch.autocast("cpu", enabled=is_on):
+            actual, expected = fused(x, y), distance(x, y)
+        torch.testing.assert_close(actual, expected, rtol=2e-2, atol=2e-2)
+        assert (actual.dtype is torch.float32) == is_on
+        gradients = [torch.autograd.grad(out.sum(), x) for out in (actual, expected)]
+        torch.testing.assert_close(*gradients, rtol=0.1, atol=0.1)
+
+
+def test_more_kinds_of_calls_than_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is new then is computed by the function itself, with one warning; what is known stays fused."""
+
+    def scaled(x: Tensor, scale: float) -> Tensor:
+        return scale * torch.sin(x)
+
+    from fastops.compile import pointwise
+
+    monkeypatch.setattr(pointwise, "_MOST_KINDS", 3)
+    torch._dynamo.reset()
+    fused, x = fastops.fuse(scaled), rand(7)
+    with pytest.warns(UserWarning, match=r"scaled was compiled for 3 kinds of calls") as warnings:
+        for scale in range(10):
+            torch.testing.assert_close(fused(x, scale + 0.5), scaled(x, scale + 0.5))
+    assert len(warnings) == 1
+    metrics.reset()
+    torch.testing.assert_close(fused(x, 0.5), scaled(x, 0.5))
+    assert metrics.generated_kernel_count == 0
 
 
 def test_many_kinds_of_calls() -> None:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fastops
+from fastops import functional
 from sample import Sample
 from samples import each_differentiable_rule
 from strategies import DEVICE
@@ -105,6 +106,29 @@ def test_autocast(sample: Sample, dtype: torch.dtype, device: Any) -> None:
     products = sample.op in ("linear_act", "mlp", "mlp_jet", "gated_mlp") or str(sample) == "sequential-norms"
     assert cast(sample.call)(*draws(0))[0].dtype == (dtype if products else torch.float32)
     assert_as_exact(*errors_of(draws, sample.reference, cast(sample.call), cast(sample.reference)), dtype)
+
+
+W, V, BIAS = torch.linspace(-1, 1, 32).view(8, 4), torch.linspace(1, -1, 32).view(4, 8), torch.linspace(0, 1, 8)
+MIXED: dict[str, Callable[[Tensor], Tensor]] = {
+    "bias_act": lambda x: functional.bias_act(x, BIAS[:4], "tanh"),
+    "act_mul": lambda x: functional.act_mul(x, x.float(), "tanh"),
+    "linear_act": lambda x: functional.linear_act(x, W, BIAS, "tanh"),
+    "mlp": lambda x: functional.mlp(x, [W, V], [BIAS, None], "tanh"),
+    "mlp_jacobian": lambda x: functional.mlp_jacobian(x, [W, V[:1]], None, "tanh")[1],
+    "mlp_laplacian": lambda x: functional.mlp_laplacian(x, [W, V], None, "tanh")[2],
+    "gated_mlp": lambda x: functional.gated_mlp(x, W, -W, V),
+    "sequential": lambda x: functional.sequential(x, [W, BIAS, V, None], "linear tanh linear"),
+}
+
+
+@pytest.mark.parametrize("op", MIXED)
+def test_autocast_within_vmap(op: str) -> None:
+    """What is of several dtypes is cast, as it is without vmap."""
+    x = torch.linspace(-1, 1, 12).view(3, 4).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        actual, expected = torch.vmap(MIXED[op])(x), MIXED[op](x)
+    assert actual.dtype == expected.dtype
+    torch.testing.assert_close(actual, expected, rtol=0.02, atol=0.02)
 
 
 @pytest.mark.parametrize("op", ["linear_act", "mlp", "mlp, large", "gated_mlp, checkpoint"])

@@ -274,6 +274,48 @@ def test_jacobian_and_divergence(device):
     torch.testing.assert_close(sum(mlp.divergence(x, axis.expand_as(x))[1] for axis in axes), exact)
 
 
+def test_derivatives_of_a_single_layer_are_no_views(device):
+    """Whoever writes to them does not write to the weight, nor to those of other points."""
+    for inputs, outputs in ((4, 2), (4, 4), (12, 1)):
+        mlp = fastops.nn.MLP(inputs, [], outputs, device=device)
+        before = mlp[0].weight.detach().clone()
+        for points in ((inputs,), (1, inputs), (3, inputs)):
+            x = torch.ones(points, device=device)
+            for derivatives in (mlp.jacobian(x), *mlp.value_jacobian_hessian(x)[1:]):
+                with torch.no_grad():
+                    expected = derivatives.clone()
+                    derivatives[..., 0] += 1  # PyTorch refuses it where elements share memory
+                    derivatives[..., 0] -= 1
+                torch.testing.assert_close(derivatives, expected)
+        assert mlp[0].weight.equal(before)
+
+
+@pytest.mark.parametrize("sizes", [(2, 4, 1), (3, 4, 2), (8, 4, 1)], ids=str)
+def test_results_may_be_written_to(device, sizes):
+    """In place, with a graph: no result is a view of another's tensor."""
+    mlp = model(device, *sizes)
+    x = torch.ones(3, sizes[0], dtype=WIDEST, device=device)
+    functions = mlp.value_gradient_laplacian, mlp.value_jacobian, mlp.value_jacobian_hessian
+    directions = torch.eye(sizes[0], dtype=WIDEST, device=device)
+    jet = lambda x: fastops.functional.mlp_jet(x, directions, [mlp[0].weight, mlp[2].weight], None, "tanh")  # noqa: E731
+    for function in (*functions, jet):
+        expected = [result.detach() + 1 for result in function(x)]
+        results = function(x)
+        for result in results:
+            result += 1
+        torch.testing.assert_close([result.detach() for result in results], expected)
+        sum(result.sum() for result in results).backward()
+
+
+def test_meta():
+    """Shapes alone, of values, Jacobians and Hessians."""
+    mlp = fastops.nn.MLP(5, [8], 1, activation="tanh", device="meta")
+    x = torch.empty(6, 5, device="meta")
+    assert [tuple(t.shape) for t in mlp.value_jacobian(x)] == [(6, 1), (6, 1, 5)]
+    assert [tuple(t.shape) for t in mlp.value_jacobian_hessian(x)] == [(6, 1), (6, 1, 5), (6, 1, 5, 5)]
+    assert mlp.jacobian(x).is_meta
+
+
 def of_divergence(jacobian):
     return jacobian.diagonal(dim1=-2, dim2=-1).sum(-1)
 
@@ -613,6 +655,28 @@ def test_errors_of_the_functions(device):
             jet(x, eye, weights, biases, "tanh", **keywords)
     with pytest.raises(ValueError, match="directions must have shape"):
         jet(x, eye[:, :2], weights, biases, "tanh")
+    if WIDEST is torch.float64:
+        with pytest.raises(TypeError, match=r"directions are torch\.float64, but input is torch\.float32"):
+            jet(x.float(), eye, [w.float() for w in weights], None, "tanh")
+    with pytest.raises(RuntimeError, match=r"fastops\.mlp_jet: torch\.jit\.trace has no lists"):
+        torch.jit.trace(lambda x: jet(x, eye, weights, biases, "tanh"), x)
+    functions = fastops.functional
+    for function in (functions.mlp_jacobian, functions.mlp_hessian, functions.mlp_laplacian, functions.mlp_divergence):
+        name = function.__name__
+        wide = [random_tensor(size, WIDEST, device, 7) for size in ((5, 9), (9, 5))]
+        for arguments, error, message in (
+            ((wide, [None]), ValueError, "biases has 1 entries, but weights has 2"),
+            ((wide, [None] * 3), ValueError, "biases has 3 entries, but weights has 2"),
+            ((wide, None, "tanh", "identity", [], [2.0]), ValueError, "identity takes 0 parameters"),
+            ((wide, None, "swish"), ValueError, "unknown activation 'swish'"),
+            ((wide, None, 3), TypeError, "activation must be a string, but is a int"),
+            ((wide, wide[0]), TypeError, "biases must be a list of tensors and None, but is a Tensor"),
+            ((wide[:1] * 2,), ValueError, r"weights\[1\] has 9 input features, but layer 0 has 5 outputs"),
+        ):
+            with pytest.raises(error, match=f"fastops.{name}: {message}"):
+                function(random_tensor((4, 9), WIDEST, device, 3), *arguments)
+        with pytest.raises(TypeError, match=f"fastops.{name}: input must be a dense"):
+            function(torch.ones(4, 9, dtype=WIDEST).to_sparse(), [w.cpu() for w in wide])
     with pytest.raises(ValueError, match="directions of each point must have shape"):
         jet(x, eye.expand(4, 3, 3), weights, biases, "tanh")
     mlp = model(device, 3, 8, 2)

@@ -178,6 +178,20 @@ def test_checkpoint(kind: str, use_reentrant: bool, device: Any) -> None:
     close(*results)
 
 
+@pytest.mark.parametrize("kind", ["MLP", "MLP with norms", "MLP with residual", "GatedMLP", "GatedMLP with norm"])
+@pytest.mark.parametrize("hooked", [False, True])
+def test_own_checkpoint_under_func(kind: str, hooked: bool, device: Any) -> None:
+    """Where PyTorch lets nothing be computed again, all is kept."""
+    module = seeded(MODULES[kind], device).eval()
+    if hooked:
+        add_hook(module, None)
+    x = batch(device)
+    results = []
+    for module.checkpoint in (False, True):  # type: ignore[assignment]
+        results.append(torch.func.grad(lambda x: (module(x) ** 2).sum())(x))
+    close(*results)
+
+
 def remove_hook(module: nn.Module, handle: Any) -> None:
     """Takes away what was there in the forward pass."""
     handle.remove()

@@ -225,6 +225,20 @@ def set_class(layer: nn.Linear) -> None:
     layer.__class__ = Called
 
 
+def test_order_of_modules(device: Any) -> None:
+    """Is that in which Python has them, also where somebody has moved one: an OrderedDict has an order of its own."""
+    mlp = MLP(6, [6], 6, activation="tanh", device=device)
+    del mlp[len(mlp) - 1]  # which makes it an OrderedDict
+    mlp.append(nn.Linear(6, 6, device=device))
+    mlp._modules.move_to_end("0")  # type: ignore[attr-defined]
+    mlp.append(nn.Tanh())
+    x = batch(device).to(torch.float32)
+    expected = x
+    for module in mlp:
+        expected = module(expected)
+    close(mlp(x), expected)
+
+
 @pytest.mark.parametrize("change", [fetch, set_call, set_compiled_call, set_class])
 @pytest.mark.parametrize("kind", ["MLP", "GatedMLP"])
 def test_changed_layers(change: Callable[[nn.Linear], None], kind: str, device: Any) -> None:

@@ -22,7 +22,7 @@ from torch.compiler import is_dynamo_compiling
 from torch.jit import is_scripting
 
 from . import _C
-from ._eager import check_tensor
+from ._eager import check_bool, check_tensor
 from ._torch_internal import is_function_mode_enabled
 
 # A call of fastops._C ends in the dispatcher, which sees every mode and every subclass but what Python overrides and
@@ -45,13 +45,15 @@ def {name}(input: Tensor{signature}, inplace: bool = False) -> Tensor:
         A tensor of ``input``'s shape and dtype.
 
     Raises:
-        TypeError: ``input`` is no tensor or has another dtype.{errors}
+        TypeError: ``input`` is no tensor or has another dtype, or ``inplace`` is no bool.{errors}
     """
     if not is_scripting():
         if not inplace and type(input) is Tensor and not is_dynamo_compiling() and not is_function_mode_enabled():
             return _C.{name}({call})
         if type(input) is not Tensor:
             check_tensor("{name}", input)
+        if inplace:
+            check_bool("{name}", inplace)
     if inplace:
         return torch.ops.fastops.{name}_({call})
     return torch.ops.fastops.{name}({call})
@@ -62,13 +64,15 @@ MODULE = '''
 class {class_name}(nn.Module):
     """{formula}, elementwise: :func:`fastops.functional.{name}` as a module.
 
-    {source}
+    {source} The arguments are those of the function; a value that it refuses is an error of the first call.
     """
 
     __constants__: ClassVar[list[str]] = [{constants}]
 
     def __init__(self{signature}, inplace: bool = False) -> None:
         super().__init__()
+        if inplace:
+            check_bool("nn.{class_name}", inplace)
 {assignments}        self.inplace = inplace
 
     def forward(self, input: Tensor) -> Tensor:
@@ -82,7 +86,7 @@ class {class_name}(nn.Module):
 SOURCES = {
     "gelu": 'As ``torch.nn.functional.gelu`` with ``approximate="none"``; for ``"tanh"`` there is ``gelu_tanh``.',
     "gelu_tanh": 'As ``torch.nn.functional.gelu`` with ``approximate="tanh"``.',
-    "identity": "A copy of the input; as ``torch.nn.Identity``.",
+    "identity": "A copy of the input, where ``torch.nn.Identity`` gives the input itself.",
     "quick_gelu": "The sigmoid approximation of Hendrycks and Gimpel, Gaussian Error Linear Units, 2016.",
     "relu_squared": "So et al., Primer: Searching for Efficient Transformers for Language Modeling, 2021.",
     "sigmoid": "As ``torch.sigmoid``.",
@@ -116,7 +120,9 @@ def render(activation: Activation) -> str:
         "formula": f"``{activation.formula}``",
         "source": SOURCES.get(activation.name, f"As ``torch.nn.functional.{activation.name}``."),
         "signature": "".join(f", {name}: float = {default}" for name, default in activation.parameters),
-        "arguments": "".join(f"        {name}: see the formula.\n" for name in names),
+        "arguments": "".join(
+            f"        {name}: a number of the formula; {value} by default.\n" for name, value in activation.parameters
+        ),
         "errors": f"\n        ValueError: not {activation.constraint}." if activation.constraint else "",
         "call": ", ".join(["input", *names]),
         "self_call": ", ".join(["input", *(f"self.{name}" for name in names)]),

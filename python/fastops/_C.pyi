@@ -57,6 +57,16 @@ def mlp_of_linears(
     output_params: list[float],
     checkpoint: bool,
 ) -> Tensor | None: ...
+def check_mlp(
+    owner: str,
+    input: Tensor,
+    weights: list[Tensor],
+    biases: list[Tensor | None],
+    activation: str,
+    output_activation: str,
+    params: list[float],
+    output_params: list[float],
+) -> None: ...
 def leave_gradients(output: Tensor, grad_input: Tensor) -> None: ...
 def most_weights_by_jet() -> int: ...
 def gated_mlp_of_linears(

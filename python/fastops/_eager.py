@@ -21,6 +21,7 @@ from . import _C
 from ._torch_internal import (
     FakeTensor,
     FunctionalTensor,
+    are_hooks_enabled,
     global_backward_hooks,
     global_backward_pre_hooks,
     global_forward_hooks,
@@ -61,7 +62,7 @@ def know(
     """Lets modules of a class be plain, as long as nobody replaces what calling them comes to.
 
     Args:
-        kind: the class: torch.nn.Linear, torch.nn.Dropout, or an activation's.
+        kind: the class: of torch.nn, of fastops, or another library's layer or activation.
         activation: its name.
         parameters: the names of its parameters.
         own_functions: its modules have functions of their own, which only Python looks at.
@@ -103,7 +104,7 @@ def are_same(uses: Uses) -> bool:
 
 
 def knows(kind: type[nn.Module]) -> bool:
-    """Whether a class was not changed yet when :func:`know` was called."""
+    """Whether :func:`know` was called for a class."""
     return kind in _classes
 
 
@@ -114,6 +115,13 @@ if _are_known:
     _C.initialize_plain(module_call, _global_hooks)
 for _kind in (nn.Linear, nn.LayerNorm, nn.RMSNorm, nn.Dropout):
     know(_kind)
+
+
+def is_checkpointed(module: Any) -> bool:
+    """Whether its forward pass is computed again, if it shall be: not while it is traced, nor in torch.func's grad."""
+    if not module.checkpoint or torch.jit.is_tracing():
+        return False
+    return is_compiling() or bool(are_hooks_enabled())
 
 
 def is_autocast_on(device: torch.device) -> bool:
@@ -161,6 +169,25 @@ def check_tensor(owner: str, value: object, argument: str = "input") -> None:
     """Raises a TypeError for what is neither a tensor nor stands for one, as the proxies of torch.fx do."""
     if not _may_be_tensor(value):
         raise _wrong_kind(owner, argument, "a tensor", value)
+
+
+def check_bool(owner: str, value: object, argument: str = "inplace") -> None:
+    """Raises a TypeError for what is no bool, such as ``"tanh"`` that is meant for another argument."""
+    if not isinstance(value, bool):
+        raise TypeError(f"fastops.{owner}: {argument} must be a bool, but is {value!r}")
+
+
+def check_network(owner: str, *network: Any) -> None:
+    """Raises what :func:`fastops.functional.mlp` does for these arguments; None is what it is there."""
+    op: Any = torch.ops.fastops.mlp
+    for argument, value in zip(op.default._schema.arguments, network, strict=False):
+        may_be_none = argument.name in ("biases", "params", "output_params")
+        if not (may_be_none and value is None):
+            _check_kind(owner, value, argument.name, argument.type)
+    input, weights, biases, activation, output_activation, params, output_params = network
+    weights, biases = [*weights], [None] * len(weights) if biases is None else [*biases]
+    if _are_plain((input, weights, biases)) and not is_autocast_on(input.device):
+        _C.check_mlp(owner, input, weights, biases, activation, output_activation, params or [], output_params or [])
 
 
 def _may_be_tensor(value: object) -> bool:

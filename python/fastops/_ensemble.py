@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.compiler import is_compiling
 
 from . import _C, functional
-from ._eager import check_tensor, know
+from ._eager import check_tensor, is_checkpointed, know
 from ._mlp import MLP
 from ._network import Network, as_network, check_form, does_more, sizes_of
 from ._perceptron import Perceptron
@@ -32,6 +32,7 @@ class EnsembleLinear(nn.Module):
         [members, out_features, in_features], ``bias`` [members, out_features].
 
     Raises:
+        TypeError: in calls, an input of another dtype.
         ValueError: in calls, an input without the members in front, or of other features.
     """
 
@@ -100,7 +101,8 @@ class EnsembleMLP(Perceptron):
         [rows, in_features] or [in_features], is the same for all members.
 
     Raises:
-        ValueError: an unknown activation.
+        TypeError: hidden features that are no integers; in calls, an input of another dtype.
+        ValueError: an unknown activation; in calls, an input of other members or features.
     """
 
     __constants__: ClassVar[list[str]] = ["_functions"]
@@ -242,7 +244,7 @@ class EnsembleMLP(Perceptron):
         network = None if torch.jit.is_tracing() else self._network()
         if network is not None:
             return torch.ops.fastops.mlp(points, *network.parameters, *network.functions, self.checkpoint)
-        if self.checkpoint and not torch.jit.is_tracing():
+        if is_checkpointed(self):
             return torch.utils.checkpoint.checkpoint(self._one_by_one, points, use_reentrant=False)
         return self._one_by_one(points)
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ._eager import is_autocast_on
 from ._torch_internal import in_transform, is_function_mode_enabled
 
 
@@ -28,7 +29,8 @@ def fuse(function: Callable[..., Any]) -> Callable[..., Any]:
     Returns:
         A function with the same signature. Its tensors are broadcast against each other, and each result has that
         shape; results are contiguous. It compiles when it is first called with tensors of some dtypes, for any sizes.
-        Under ``torch.compile``, ``torch.func`` and forward-mode differentiation it is ``function`` itself.
+        Under ``torch.compile``, ``torch.func``, forward-mode differentiation and autocast it is ``function`` itself,
+        and so it is for what is new after a thousand kinds of calls: numbers that change belong into tensors.
 
     Raises:
         TypeError: ``function`` cannot be called.
@@ -86,7 +88,8 @@ def _has_numbers_of_other_dtypes(tensors: list[Tensor]) -> bool:
 def _flat(value: Any, shape: torch.Size) -> Any:
     if not isinstance(value, Tensor) or (value.dim() == 1 and value.shape == shape):
         return value
-    return (value if value.shape == shape else value.expand(shape)).reshape(-1)
+    # Dynamo makes graphs of expanded tensors for one size.
+    return value.reshape(-1) if value.shape == shape else value.expand(shape).contiguous().view(-1)
 
 
 def _in_shape(shape: torch.Size, result: Any) -> Tensor:
@@ -96,12 +99,15 @@ def _in_shape(shape: torch.Size, result: Any) -> Tensor:
 
 
 def _can_be_compiled(tensors: list[Tensor]) -> bool:
-    """Whether there are tensors, and nobody else wants to see what is done to them."""
+    """Whether there are tensors, and nobody else wants to see what is done to them or to change their dtypes."""
     return (
         len(tensors) > 0  # Dynamo of torch 2.11 traces no bool() of a list
         and not torch.compiler.is_compiling()
         and all(
-            type(tensor) in (Tensor, torch.nn.Parameter) and not tensor.is_neg() and not tensor.is_conj()
+            type(tensor) in (Tensor, torch.nn.Parameter)
+            and not tensor.is_neg()
+            and not tensor.is_conj()
+            and not is_autocast_on(tensor.device)
             for tensor in tensors
         )
         and not in_transform()

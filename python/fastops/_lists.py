@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
+NOT_TRACED = (
+    "fastops.{}: torch.jit.trace has no lists of optional tensors; use torch.jit.script, torch.export or torch.compile"
+)
+
 
 def list_of(params: list[float] | None) -> list[float]:
     empty: list[float] = []

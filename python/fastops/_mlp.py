@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.compiler import is_compiling
 
 from . import _C, functional
-from ._eager import check_tensor, is_plain_tensor
+from ._eager import check_tensor, is_checkpointed, is_plain_tensor
 from ._network import (
     ATTRIBUTES_BEFORE,
     Network,
@@ -57,7 +57,7 @@ class MLP(Perceptron):
         output_activation: of the last layer; None for none.
         bias: whether the layers have a bias.
         norm: ``"layer"`` for ``torch.nn.LayerNorm``, ``"rms"`` for ``torch.nn.RMSNorm``, None for none.
-        norm_first: one norm before the first layer, instead of one in each hidden layer.
+        norm_first: one norm before the first layer, instead of one in each hidden layer; nothing without ``norm``.
         dropout: probability with which the outputs of the hidden layers are zeroed during training; with ``residual``
             those of the last layer, too.
         residual: add the input to the result.
@@ -69,9 +69,9 @@ class MLP(Perceptron):
         [..., in_features] to [..., out_features].
 
     Raises:
-        TypeError: hidden features that are no integers.
+        TypeError: hidden features that are no integers, no number as dropout; in calls, an input of another dtype.
         ValueError: an unknown activation or norm, a dropout outside [0, 1], or a residual connection between different
-            numbers of features.
+            numbers of features; in calls, an input of other features.
     """
 
     __constants__: ClassVar[list[str]] = ["_functions", "_plan", "residual"]
@@ -196,7 +196,7 @@ class MLP(Perceptron):
             check_tensor("nn.MLP", input)
             return torch.ops.fastops.mlp(input, *network.parameters, *network.functions, self.checkpoint)
         plan = None if is_tracing or not is_plain_tensor(input) else plan_for(modules, input)
-        if self.checkpoint and not is_tracing:
+        if is_checkpointed(self):
             # As was decided here: hooks may be others in the backward pass, which computes it again.
             return torch.utils.checkpoint.checkpoint(
                 lambda input: self._computed(modules, plan, input, again=True), input, use_reentrant=False
@@ -287,6 +287,8 @@ class ResidualMLP(nn.Sequential):
         [..., in_features] to [..., out_features].
 
     Raises:
+        RuntimeError: in calls, what ``torch.nn.Linear`` says to an input of another dtype or other features.
+        TypeError: hidden features or blocks that are no integers, or a dropout that is no number.
         ValueError: an unknown activation or norm, a dropout outside [0, 1], or a negative number of blocks.
     """
 

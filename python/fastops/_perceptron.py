@@ -56,8 +56,8 @@ class Perceptron(nn.Sequential):
     def value_jacobian(self, input: Tensor) -> tuple[Tensor, Tensor]:
         """The outputs and their derivatives in the input (:func:`fastops.functional.mlp_jacobian`).
 
-        In the time of 1 + in_features forward passes, or in reverse mode where the outputs are fewer: the gradient of
-        one output takes two or three.
+        In the time of 1 + in_features forward passes, or in reverse mode where the inputs are three or more and at
+        least twice as many as the outputs: the gradient of one output takes two or three.
 
         Args:
             input: points [..., in_features].
@@ -119,15 +119,16 @@ class Perceptron(nn.Sequential):
             RuntimeError: as :meth:`value_gradient_laplacian`.
             ValueError: the outputs are not as many as the inputs, or the probe has another shape.
         """
+        shape = input.shape if isinstance(input, Tensor) else None
         input, network = self._plain("divergence", input)
         weights, owner = network["weights"], f"fastops.nn.{type(self).__name__}.divergence"
         check_square(owner, weights[0].size(-1), weights[-1].size(-2))
         if probe is None:
             return functional.mlp_divergence(input, **network)
-        if probe.shape != input.shape:
-            raise ValueError(
-                f"{owner}: probe must have the input's shape {list(input.shape)}, but has {list(probe.shape)}"
-            )
+        check_tensor(owner.removeprefix("fastops."), probe, "probe")
+        if probe.shape != shape:
+            raise ValueError(f"{owner}: probe must have the input's shape {list(shape)}, but has {list(probe.shape)}")
+        probe = self._points(probe)
         value, first, _ = functional.mlp_jet(input, probe.unsqueeze(-2), **network, order=1)
         return value, (first.squeeze(-2) * probe).sum(-1)
 
@@ -166,7 +167,7 @@ class Perceptron(nn.Sequential):
             raise RuntimeError(
                 f"fastops.{name}: its modules are more than linear layers with the same activation between them: "
                 "there is a norm, a residual connection or active dropout (call eval()), the activations differ, or "
-                "one has hooks or was replaced"
+                "one has hooks or was replaced, or there are hooks for all modules, as under FlopCounterMode"
             )
         names = ("weights", "biases", "activation", "output_activation", "params", "output_params")
         return self._points(input), dict(zip(names, (*network.parameters, *network.functions), strict=True))

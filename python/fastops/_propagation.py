@@ -7,8 +7,9 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from . import _C
-from ._eager import call
-from ._lists import biases_of, list_of
+from ._eager import call, check_network, check_tensor, is_autocast_on
+from ._lists import NOT_TRACED, biases_of, list_of
+from ._torch_internal import in_transform
 
 _MOST_WEIGHTS_BY_JET = _C.most_weights_by_jet()
 
@@ -33,13 +34,14 @@ def mlp_jet(
     directions, and the second ones, or with ``trace`` their weighted sum in one row. An activation f makes of ``z``,
     ``z_d`` and ``z_dd`` the values ``f(z)``, ``f'(z) z_d`` and ``f'(z) z_dd + f''(z) z_d**2``, and with ``pairs`` of
     ``z_de``, the derivative along d and e, ``f'(z) z_de + f''(z) z_d z_e``. (Li et al., A computational framework for
-    neural network-based variational Monte Carlo with Forward Laplacian, 2024.) At kinks the derivatives are those that
-    autograd takes. The results are differentiable to any order in all arguments; of them, one backward pass is an op,
+    neural network-based variational Monte Carlo with Forward Laplacian, 2024.) At kinks the first derivatives are those
+    that autograd takes. The results are differentiable to any order in all arguments; of them, one backward pass is an op,
     too, and needs ``z`` of each layer with an activation, D + 1 + the second ones as many numbers as :func:`mlp` keeps.
 
     Args:
         input: points [..., in_features].
-        directions: [D, in_features], the same for every point, or [..., D, in_features]; D is at least 1.
+        directions: [D, in_features], the same for every point, or [..., D, in_features]; D is at least 1. With the
+            dtype and device of ``input``.
         weights, biases, activation, output_activation, params, output_params: as of :func:`mlp`.
         order: 2, or 1 for first derivatives alone.
         trace: the sum of the second derivatives alone, which takes D + 2 rows a point instead of 2 D + 1.
@@ -53,10 +55,21 @@ def mlp_jet(
         with order 1 of no direction, [..., 0, out_features].
 
     Raises:
+        RuntimeError: tensors on different devices, one whose memory was freed, or ``torch.jit.trace``.
         TypeError: an argument of another kind, an unsupported dtype, or two of them.
         ValueError: shapes that do not fit, an order other than 1 and 2, a trace or pairs of first derivatives, a trace
             of pairs, weights of no trace, or what :func:`mlp` refuses.
     """
+    _check("mlp_jet", input, weights, biases, activation, output_activation, params, output_params)
+    if not torch.jit.is_scripting():
+        check_tensor("mlp_jet", directions, "directions")
+        if torch.jit.is_tracing():
+            raise RuntimeError(NOT_TRACED.format("mlp_jet"))
+        if torch.promote_types(input.dtype, directions.dtype) != input.dtype and not is_autocast_on(input.device):
+            raise TypeError(
+                f"fastops.mlp_jet: directions are {directions.dtype}, but input is {input.dtype}; they must have the "
+                "same dtype, or one that it includes"
+            )
     if order != 1 and order != 2:
         raise ValueError(f"fastops.mlp_jet: order must be 1 or 2, but is {order}")
     if trace and order == 1:
@@ -114,8 +127,18 @@ def mlp_jet(
             [] if output_params is None else output_params,
             [] if trace_weights is None else trace_weights,
         )
-    value, first, second = torch.split_with_sizes(result, [1, count, seconds], -2)
+    value, first, second = _parts(result, [1, count, seconds])
     return value.squeeze(-2), first, second.squeeze(-2) if trace else second
+
+
+def _parts(rows: Tensor, sizes: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows that nothing else has, in three parts that may be written to."""
+    if not torch.jit.is_scripting():  # noqa: SIM102  (TorchScript would read the rest, too)
+        if is_compiling() or in_transform():  # PyTorch has no rule for vmap
+            value, first, second = torch.split_with_sizes(rows, sizes, -2)
+            return value, first, second
+    value, first, second = torch.unsafe_split_with_sizes(rows, sizes, -2)
+    return value, first, second
 
 
 def mlp_jacobian(
@@ -140,8 +163,9 @@ def mlp_jacobian(
         The values [..., out_features] and the Jacobians [..., out_features, in_features].
 
     Raises:
-        TypeError, ValueError: as :func:`mlp`.
+        RuntimeError, TypeError, ValueError: as :func:`mlp`.
     """
+    _check("mlp_jacobian", input, weights, biases, activation, output_activation, params, output_params)
     features = _features(input, weights)
     if features[0] > 2 and features[-1] > 0 and features[0] >= 2 * features[-1]:
         return _jacobian_in_reverse(
@@ -160,9 +184,26 @@ def mlp_jacobian(
     return value, first.transpose(-2, -1)
 
 
+def _check(
+    owner: str,
+    input: Tensor,
+    weights: list[Tensor],
+    biases: list[Tensor | None] | None,
+    activation: str,
+    output_activation: str,
+    params: list[float] | None,
+    output_params: list[float] | None,
+) -> None:
+    """Raises what :func:`mlp` does, in the name of a function that may call others."""
+    if not torch.jit.is_scripting() and not is_compiling():
+        check_network(owner, input, weights, biases, activation, output_activation, params, output_params)
+    if input.dim() == 0:
+        raise ValueError(f"fastops.{owner}: input must have at least one dimension, but is 0-d")
+
+
 def _features(input: Tensor, weights: list[Tensor]) -> list[int]:
     """Those of the input and of each layer; -1 from where on one does not fit, as the ops say."""
-    features = [input.size(-1) if input.dim() > 0 else -1]
+    features = [input.size(-1)]
     for weight in weights:
         fits = weight.dim() > 1 and weight.size(-1) == features[-1]
         features.append(weight.size(-2) if fits else -1)
@@ -235,7 +276,7 @@ def _jacobian_in_reverse(
     if not torch.jit.is_scripting():
         most_elements = _MOST_WEIGHTS_BY_JET
         # The trace has no lists of optional tensors, and these ops are beneath autocast.
-        is_traced = torch.jit.is_tracing() or torch.is_autocast_enabled(input.device.type)
+        is_traced = torch.jit.is_tracing() or is_autocast_on(input.device)
     is_fused = elements <= most_elements or not torch.is_grad_enabled()
     by_backward_pass = weights[-1].size(-2) == 1 and is_fused and not is_traced
     if by_backward_pass:
@@ -265,6 +306,8 @@ def _jacobian_in_reverse(
     rows = _of_points(last, input).expand(list(input.shape[:-1]) + list(last.shape[-2:]))
     if output_activation != "identity":
         rows = rows * _slope(sums[-1], output_activation, output_params).unsqueeze(-1)
+    elif len(weights) == 1:
+        rows = rows.clone(memory_format=torch.contiguous_format)  # not the weight itself
     for i in range(len(weights) - 2, -1, -1):
         if last.size(-2) == 1:
             z = sums[i].unsqueeze(-2)
@@ -300,9 +343,10 @@ def mlp_divergence(
         The values [..., features] and the divergence [...].
 
     Raises:
-        TypeError: as :func:`mlp`.
+        RuntimeError, TypeError: as :func:`mlp`.
         ValueError: the outputs are not as many as the inputs, or as :func:`mlp`.
     """
+    _check("mlp_divergence", input, weights, biases, activation, output_activation, params, output_params)
     count = len(weights)
     features = _features(input, weights)
     if count > 0 and features[-1] >= 0:
@@ -352,8 +396,9 @@ def mlp_laplacian(
         [..., out_features].
 
     Raises:
-        TypeError, ValueError: as :func:`mlp_jet`.
+        RuntimeError, TypeError, ValueError: as :func:`mlp_jet`.
     """
+    _check("mlp_laplacian", input, weights, biases, activation, output_activation, params, output_params)
     directions = torch.eye(input.size(-1), dtype=input.dtype, device=input.device)
     value, first, second = mlp_jet(
         input,
@@ -401,8 +446,9 @@ def mlp_hessian(
         [..., out_features, in_features, in_features].
 
     Raises:
-        TypeError, ValueError: as :func:`mlp_jet`.
+        RuntimeError, TypeError, ValueError: as :func:`mlp_jet`.
     """
+    _check("mlp_hessian", input, weights, biases, activation, output_activation, params, output_params)
     features = _features(input, weights)
     count = features[0]
     if len(weights) > 0 and features[-1] >= 0 and not has_rows_of_pairs(count, features[-1]):
@@ -464,7 +510,8 @@ def _hessian_from_layers(
     sizes = list(value.shape) + [input.size(-1), input.size(-1)]
     if len(terms) == 0:
         zeros = value.masked_fill(torch.ones([], dtype=torch.bool, device=value.device), 0.0)  # with a graph
-        return value, jacobian.expand(sizes[:-1]), zeros.unsqueeze(-1).unsqueeze(-1).expand(sizes)
+        jacobian = jacobian.expand(sizes[:-1]).clone(memory_format=torch.contiguous_format)  # not the weight itself
+        return value, jacobian, zeros.unsqueeze(-1).unsqueeze(-1).repeat([1] * value.dim() + sizes[-2:])
     hessian = terms[0]
     for term in terms[1:]:
         hessian = hessian + term

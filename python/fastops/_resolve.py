@@ -129,8 +129,6 @@ def _find_other(module: nn.Module) -> str | None:
         return None
     if not (knows(kind) or is_compiling()):
         know(kind, name, own_functions=True)
-        if not knows(kind):
-            return None
     function = module.__dict__.get("act")  # what the forward of some of transformers calls
     if function is not None and getattr(function, "__self__", None) is not module:
         found = find(function)

@@ -55,9 +55,11 @@ def _yes() -> bool:
 
 # What says that a tensor or a module is more than it seems; without it, all are taken for that.
 _CALLED = "modules are called one by one, which is slower"
+_REFUSED = "PyTorch refuses them"
 _UNFUSED = "functions are called as they are, which is slower"
 # Features.
 _PLAIN = "modules as one op"
+_CHECKPOINT = "modules with checkpoint=True under torch.func"
 _FUSE = "fastops.fuse"
 _COMPILE = "torch.compile with backend='fastops'"
 _REST = "what backend='fastops' leaves to Inductor"
@@ -82,6 +84,8 @@ NAMES: dict[str, Private] = {
     "global_backward_pre_hooks": Private(f"{_HOOKS}_backward_pre_hooks", _PLAIN, _CALLED),
     "module_call": Private("torch.nn.modules.module:Module._call_impl", _PLAIN, _CALLED),
     "is_function_mode_enabled": Private("torch.overrides:_is_torch_function_mode_enabled", _PLAIN, _CALLED, _yes),
+    # Whether a forward pass can be computed again, as torch.func's grad does not allow.
+    "are_hooks_enabled": Private("torch._C._autograd:_saved_tensors_hooks_is_enabled", _CHECKPOINT, _REFUSED, _yes),
     # What stands for a plain tensor while a program is captured.
     "FakeTensor": Private("torch._subclasses.fake_tensor:FakeTensor", _PLAIN, _CALLED, _Absent),
     "FunctionalTensor": Private("torch._subclasses.functional_tensor:FunctionalTensor", _PLAIN, _CALLED, _Absent),
@@ -90,8 +94,10 @@ NAMES: dict[str, Private] = {
     "forward_ad_level": Private("torch.autograd.forward_ad:_current_level", _FUSE, _UNFUSED),
     # Functions of the user's own, as kernels: Dynamo captures them, Inductor makes kernels without AOTAutograd.
     "BackendCompilerFailed": Private("torch._dynamo.exc:BackendCompilerFailed", _FUSE),
+    "FailOnRecompileLimitHit": Private("torch._dynamo.exc:FailOnRecompileLimitHit", _FUSE),
     "TorchRuntimeError": Private("torch._dynamo.exc:TorchRuntimeError", _FUSE),
     "Unsupported": Private("torch._dynamo.exc:Unsupported", _FUSE),
+    "compile_lock": Private("torch._dynamo.convert_frame:compile_lock", _FUSE),
     "dynamo_config": Private("torch._dynamo:config", _FUSE),  # numbers are constants of the kernel
     "compile_fx_inner": Private("torch._inductor.compile_fx:compile_fx_inner", _FUSE),
     "select_decomp_table": Private("torch._inductor.decomposition:select_decomp_table", _FUSE),

@@ -16,7 +16,7 @@ from torch import Tensor
 from . import _activations
 from ._activations import *  # noqa: F403
 from ._eager import call
-from ._lists import biases_of, list_of
+from ._lists import NOT_TRACED, biases_of, list_of
 from ._propagation import mlp_divergence, mlp_hessian, mlp_jacobian, mlp_jet, mlp_laplacian
 from ._steps import dropout_seed
 
@@ -59,6 +59,7 @@ def bias_act(
         A tensor of ``input``'s shape and dtype.
 
     Raises:
+        RuntimeError: tensors on different devices, or one whose memory was freed.
         TypeError: an argument of another kind, an unsupported dtype, or two of them.
         ValueError: an unknown activation, invalid parameters, or a bias of the wrong shape.
     """
@@ -83,6 +84,7 @@ def act_mul(gate: Tensor, up: Tensor, activation: str = "silu", params: Optional
         A contiguous tensor of ``gate``'s shape and dtype.
 
     Raises:
+        RuntimeError: tensors on different devices, or one whose memory was freed.
         TypeError: an argument of another kind, an unsupported dtype, or two of them.
         ValueError: shapes that differ, an unknown activation or invalid parameters.
     """
@@ -112,6 +114,7 @@ def gated_act(
         [..., features], contiguous, of ``input``'s dtype.
 
     Raises:
+        RuntimeError: a tensor whose memory was freed.
         TypeError: an argument of another kind, an unsupported dtype.
         ValueError: an odd last dimension, an unknown activation or invalid parameters.
     """
@@ -131,15 +134,16 @@ def linear_act(
 
     Args:
         input: [..., in_features].
-        weight: [out_features, in_features], as in ``torch.nn.functional.linear``.
-        bias: [out_features] or None.
+        weight: [out_features, in_features], with the dtype and device of ``input``.
+        bias: [out_features], with the same, or None.
         activation: name of the activation.
         params: its parameters; None for the defaults.
 
     Returns:
-        [..., out_features].
+        [..., out_features], of ``input``'s dtype.
 
     Raises:
+        RuntimeError: tensors on different devices, or one whose memory was freed.
         TypeError: an argument of another kind, an unsupported dtype, or two of them.
         ValueError: shapes that do not fit, an unknown activation or invalid parameters.
     """
@@ -178,7 +182,8 @@ def mlp(
     Args:
         input: [..., in_features]; of an ensemble [members, ..., in_features].
         weights: one [out_features, in_features] tensor per layer; each layer's in_features are the outputs of the
-            layer before. Or [members, out_features, in_features], an ensemble of networks.
+            layer before. Or [members, out_features, in_features], an ensemble of networks. They have the dtype and
+            device of ``input``, and so have the biases.
         biases: one [out_features] or [members, out_features] tensor or None per layer; None for no biases at all.
         activation: name of the hidden layers' activation.
         output_activation: name of the last layer's activation.
@@ -187,9 +192,10 @@ def mlp(
         checkpoint: keep nothing but the arguments for the backward pass, which computes the hidden layers again.
 
     Returns:
-        [..., out_features of the last layer], with the members in front where the input has them.
+        [..., out_features of the last layer], of ``input``'s dtype, with the members of an ensemble in front.
 
     Raises:
+        RuntimeError: tensors on different devices, or one whose memory was freed.
         TypeError: an argument of another kind, an unsupported dtype, or two of them.
         ValueError: no weights, shapes that do not chain, an unknown activation or invalid parameters.
     """
@@ -237,7 +243,7 @@ def gated_mlp(
 
     Args:
         input: [..., in_features].
-        gate_weight, up_weight: [hidden_features, in_features].
+        gate_weight, up_weight: [hidden_features, in_features]; all tensors have the dtype and device of ``input``.
         down_weight: [out_features, hidden_features].
         gate_bias, up_bias: [hidden_features] or None.
         down_bias: [out_features] or None.
@@ -246,9 +252,10 @@ def gated_mlp(
         checkpoint: keep nothing but the arguments for the backward pass, which computes the projections again.
 
     Returns:
-        [..., out_features].
+        [..., out_features], of ``input``'s dtype.
 
     Raises:
+        RuntimeError: tensors on different devices, or one whose memory was freed.
         TypeError: an argument of another kind, an unsupported dtype, or two of them.
         ValueError: shapes that do not fit, an unknown activation or invalid parameters.
     """
@@ -320,7 +327,8 @@ def sequential(
         [..., features of the last step], in the dtype of the last product, or of the wider of what was added.
 
     Raises:
-        TypeError: an unsupported dtype, float64 beside others, or a seed that is not int64.
+        RuntimeError: tensors on different devices, one whose memory was freed, or ``torch.jit.trace``.
+        TypeError: an argument of another kind, an unsupported dtype, float64 beside others, a seed that is not int64.
         ValueError: an unknown step, too few or too many parameters or numbers, shapes that do not chain, a number out
             of its range, a ``residual`` without ``add`` or the reverse.
     """
@@ -330,9 +338,6 @@ def sequential(
         seed = dropout_seed(input)
     if not torch.jit.is_scripting():
         if torch.jit.is_tracing():
-            raise RuntimeError(
-                "fastops.sequential: torch.jit.trace has no lists of optional tensors; use torch.jit.script, "
-                "torch.export or torch.compile"
-            )
+            raise RuntimeError(NOT_TRACED.format("sequential"))
         return call(torch.ops.fastops.sequential, input, parameters, steps, [] if params is None else params, seed)
     return torch.ops.fastops.sequential(input, parameters, steps, list_of(params), seed)

@@ -25,24 +25,33 @@ class Info(NamedTuple):
     """The state of this installation; ``print`` it for a bug report."""
 
     fastops: str
+    """The version."""
     installed_as: str
     """The distribution, and where."""
     torch: str
+    """The version that is imported."""
     built_for_torch: str
+    """The version whose headers the library was compiled with."""
     library: str
     """The one for this torch."""
     libraries_for_torch: str
     """The minors of torch that this installation has a library for."""
     compiler: str
+    """The one that compiled the library, with its version."""
     python: str
+    """The version."""
     platform: str
+    """``platform.platform()``."""
     cpu_capability: str
+    """The instruction set of the CPU kernels in use."""
     threads: int
+    """``torch.get_num_threads()``."""
     memory: Stats
     """What is kept of CPU results and workspaces (:mod:`fastops.memory`)."""
     kernels: dict[str, str]
     """For each kind of device, the library of kernels that is loaded, or why none is."""
     environment: dict[str, str]
+    """The variables that are set: ``ATEN_CPU_CAPABILITY``, and those whose names begin with ``FASTOPS_``."""
     backends: dict[str, str]
     """For each installed backend of another package, whether it was loaded, and from where."""
     native: dict[str, dict[str, bool]]

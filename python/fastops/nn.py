@@ -20,6 +20,7 @@ from ._activations import *  # noqa: F403
 from ._convert import convert
 from ._eager import (
     check_tensor,
+    is_checkpointed,
     is_linear_unchanged,
     is_off,
     is_plain_dropout,
@@ -64,7 +65,8 @@ class LinearAct(nn.Module):
         [..., in_features] to [..., out_features].
 
     Raises:
-        ValueError: an unknown activation.
+        TypeError: in calls, an input of another dtype.
+        ValueError: an unknown activation; in calls, an input of other features.
     """
 
     __constants__: ClassVar[list[str]] = ["_function", "in_features", "out_features"]
@@ -160,8 +162,9 @@ class GatedMLP(nn.Module):
         [..., in_features] to [..., out_features].
 
     Raises:
+        TypeError: hidden features that are no integers, no number as dropout; in calls, an input of another dtype.
         ValueError: an unknown activation or norm, a dropout outside [0, 1], or a residual connection between different
-            numbers of features.
+            numbers of features; in calls, an input of other features (with ``norm`` PyTorch's RuntimeError).
     """
 
     __constants__: ClassVar[list[str]] = ["_function", "_has_more", "residual"]
@@ -233,12 +236,12 @@ class GatedMLP(nn.Module):
     def _composed(self, input: Tensor) -> Tensor:
         function = self._function
         if self._has_more:
-            is_checkpointed = self.checkpoint and not torch.jit.is_tracing()
-            if function is not None and not is_checkpointed and not torch.jit.is_tracing() and is_plain_tensor(input):
+            computed_again = is_checkpointed(self)
+            if function is not None and not computed_again and not torch.jit.is_tracing() and is_plain_tensor(input):
                 steps = self._steps(input, function)
                 if steps is not None:
                     return steps(input)
-            if is_checkpointed:
+            if computed_again:
                 return torch.utils.checkpoint.checkpoint(self._one_by_one, input, use_reentrant=False)
             return self._one_by_one(input)
         if function is not None:
@@ -247,7 +250,7 @@ class GatedMLP(nn.Module):
             parameters = [layer.weight for layer in layers] + [layer.bias for layer in layers]
             return torch.ops.fastops.gated_mlp(input, *parameters, *function, self.checkpoint)
         activation = plain_activation(self.act_fn)
-        if self.checkpoint and not torch.jit.is_tracing():
+        if is_checkpointed(self):
             # As was decided here: hooks may be others in the backward pass, which computes it again.
             return torch.utils.checkpoint.checkpoint(
                 lambda input: self._call_modules(input, activation), input, use_reentrant=False

@@ -27,12 +27,6 @@ const std::array<ActivationInfo, activation_count>& table() {
 }
 #undef FASTOPS_INFO
 
-std::string known_names() {
-  std::string names;
-  for (const ActivationInfo& entry : table()) names += (names.empty() ? "" : ", ") + std::string(entry.name);
-  return names;
-}
-
 std::string describe(const ActivationInfo& entry, c10::ArrayRef<double> params) {
   std::string text;
   for (size_t i = 0; i < params.size(); ++i) {
@@ -53,25 +47,36 @@ bool is_valid(const ActivationSpec& spec) {
 
 }  // namespace
 
+std::optional<Activation> activation_named(std::string_view name) {
+  for (int i = 0; i < activation_count; ++i) {
+    if (name == table()[i].name) return static_cast<Activation>(i);
+  }
+  return std::nullopt;
+}
+
+std::string activation_names() {
+  std::string names;
+  for (const ActivationInfo& entry : table()) names += (names.empty() ? "" : ", ") + std::string(entry.name);
+  return names;
+}
+
 const ActivationInfo& info(Activation id) { return table()[static_cast<size_t>(id)]; }
 
 ActivationSpec activation_spec(std::string_view op, std::string_view name, c10::ArrayRef<double> params,
                                std::string_view prefix) {
-  for (int i = 0; i < activation_count; ++i) {
-    const ActivationInfo& entry = table()[i];
-    if (name != entry.name) continue;
-    TORCH_CHECK_VALUE(params.empty() || params.size() == entry.parameters.size(), "fastops.", op, ": ", name, " takes ",
-                      entry.parameters.size(), " parameters (", *entry.schema ? entry.schema : "none", "), but ",
-                      prefix, "params has ", params.size());
-    ActivationSpec spec{static_cast<Activation>(i), {0, 0}};
-    for (size_t k = 0; k < entry.parameters.size(); ++k) {
-      spec.values[k] = params.empty() ? entry.parameters[k].default_value : params[k];
-    }
-    if (!is_valid(spec)) throw_invalid(op, spec);
-    return spec;
+  const std::optional<Activation> id = activation_named(name);
+  TORCH_CHECK_VALUE(id, "fastops.", op, ": unknown ", prefix, "activation '", name, "'; it must be one of ",
+                    activation_names());
+  const ActivationInfo& entry = info(*id);
+  TORCH_CHECK_VALUE(params.empty() || params.size() == entry.parameters.size(), "fastops.", op, ": ", name, " takes ",
+                    entry.parameters.size(), " parameters (", *entry.schema ? entry.schema : "none", "), but ", prefix,
+                    "params has ", params.size());
+  ActivationSpec spec{*id, {0, 0}};
+  for (size_t k = 0; k < entry.parameters.size(); ++k) {
+    spec.values[k] = params.empty() ? entry.parameters[k].default_value : params[k];
   }
-  TORCH_CHECK_VALUE(false, "fastops.", op, ": unknown ", prefix, "activation '", name, "'; it must be one of ",
-                    known_names());
+  if (!is_valid(spec)) throw_invalid(op, spec);
+  return spec;
 }
 
 ActivationSpec activation_spec(Activation id, c10::ArrayRef<double> params) {

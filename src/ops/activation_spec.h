@@ -6,6 +6,8 @@
 #include <c10/util/Exception.h>
 
 #include <array>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <tuple>
 #include <vector>
@@ -56,6 +58,10 @@ struct ActivationInfo {
   std::vector<Parameter> parameters;
 };
 FASTOPS_API const ActivationInfo& info(Activation id);
+
+// That of a name; nothing where it is no activation's. And all names, for errors.
+FASTOPS_API std::optional<Activation> activation_named(std::string_view name);
+FASTOPS_API std::string activation_names();
 
 // Resolves the arguments `activation` and `params` of `op`, or those with `prefix` before their names: missing
 // parameters take their defaults. Throws ValueError for an unknown name (and lists the known ones), a wrong number of

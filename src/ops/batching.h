@@ -4,9 +4,11 @@
 // more dimension of rows. Only a batch of weights or biases, an ensemble, is something else: mlp.h, gated_mlp.h.
 #pragma once
 
+#include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>
 
 #include <array>
+#include <tuple>
 
 #include "ops/operator.h"
 #include "torch_internal/functorch.h"
@@ -28,6 +30,17 @@ template <class F>
 at::Tensor batched_by_row(F f, const at::Tensor& tensor) {
   const Vmap vmap(tensor);
   return vmap.wrap(f(vmap.expand(tensor)));
+}
+
+// A vmap rule, which comes before that of autocast: where this is on, the op goes there first, and then comes back.
+template <class Op, auto rule>
+typename Op::Result after_autocast(const Op& op) {
+  const at::Tensor& first = std::get<0>(op.values());
+  const c10::DeviceType device = first.device().type();
+  if (at::autocast::is_autocast_available(device) && at::autocast::is_autocast_enabled(device)) {
+    return redispatch(c10::DispatchKeySet(at::autocast::get_autocast_dispatch_key_from_device_type(device)), op);
+  }
+  return run_kernel<rule>(op);
 }
 
 }  // namespace fastops

@@ -25,8 +25,8 @@ BiasActArguments BiasAct::checked() const {
 
 BiasActOutArguments BiasActOut::checked() const {
   const BiasActArguments arguments = BiasAct::checked();
+  prepare_out("bias_act", out, self);  // which makes it larger, maybe into the bias
   check_separate("bias_act", "bias", bias, out);
-  prepare_out("bias_act", out, self);
   return {arguments, out};
 }
 
@@ -142,7 +142,7 @@ TORCH_LIBRARY_IMPL(fastops, CompositeExplicitAutograd, m) {
 }
 
 TORCH_LIBRARY_IMPL(fastops, FuncTorchBatched, m) {
-  implement<BiasAct, bias_act_batched>(m);
+  implement<BiasAct, after_autocast<BiasAct, bias_act_batched>>(m);
   implement<BiasActBackward, composite_bias_act_backward>(m);
 }
 

@@ -80,12 +80,16 @@ c10::SymInt last_size(std::string_view op, Argument argument, const at::Tensor& 
   return tensor.sym_size(-1);
 }
 
+void check_shape(std::string_view op, Argument argument, const at::Tensor& tensor, c10::SymIntArrayRef sizes,
+                 Argument like_argument, const at::Tensor& like) {
+  check_like(op, argument, tensor, like_argument, like);
+  TORCH_CHECK_VALUE(tensor.sym_sizes().equals(sizes), "fastops.", op, ": ", argument, " has shape ", tensor.sym_sizes(),
+                    ", but must have shape ", sizes);
+}
+
 void check_bias(std::string_view op, Argument argument, const std::optional<at::Tensor>& bias,
                 c10::SymIntArrayRef sizes, Argument like_argument, const at::Tensor& like) {
-  if (!bias || !bias->defined()) return;
-  check_like(op, argument, *bias, like_argument, like);
-  TORCH_CHECK_VALUE(bias->sym_sizes().equals(sizes), "fastops.", op, ": ", argument, " has shape ", bias->sym_sizes(),
-                    ", but must have shape ", sizes);
+  if (bias && bias->defined()) check_shape(op, argument, *bias, sizes, like_argument, like);
 }
 
 namespace {

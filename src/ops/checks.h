@@ -6,6 +6,7 @@
 #include <optional>
 #include <ostream>
 #include <string_view>
+#include <vector>
 
 #include "export.h"
 
@@ -37,7 +38,18 @@ FASTOPS_API void check_same_shape(std::string_view op, Argument argument, const 
 // The last dimension, which the tensor must have; else ValueError.
 FASTOPS_API c10::SymInt last_size(std::string_view op, Argument argument, const at::Tensor& tensor);
 
-// A tensor of this shape, as check_like; nothing where absent.
+// The shape of a tensor [..., features] with another number of features.
+inline std::vector<c10::SymInt> sizes_with(const at::Tensor& tensor, const c10::SymInt& features) {
+  std::vector<c10::SymInt> sizes = tensor.sym_sizes().vec();
+  sizes.back() = features;
+  return sizes;
+}
+
+// As check_like, and of this shape (ValueError).
+FASTOPS_API void check_shape(std::string_view op, Argument argument, const at::Tensor& tensor,
+                             c10::SymIntArrayRef sizes, Argument like_argument, const at::Tensor& like);
+
+// The same of a bias; nothing where absent.
 FASTOPS_API void check_bias(std::string_view op, Argument argument, const std::optional<at::Tensor>& bias,
                             c10::SymIntArrayRef sizes, Argument like_argument, const at::Tensor& like);
 

@@ -38,18 +38,11 @@ GatedActArguments GatedAct::checked() const {
 
 GatedActBackwardArguments GatedActBackward::checked() const {
   const GatedActArguments arguments = GatedAct{self, activation, params, gate_last}.checked();
-  check_like(name, "grad_output", grad_output, "self", self);
-  const auto sizes = gated_sizes(self);
-  TORCH_CHECK_VALUE(grad_output.get().sym_sizes().equals(sizes), "fastops.", name, ": grad_output has shape ",
-                    grad_output.get().sym_sizes(), ", but must have shape ", c10::SymIntArrayRef(sizes));
+  check_shape(name, "grad_output", grad_output, gated_sizes(self), "self", self);
   return {arguments, grad_output};
 }
 
-std::vector<c10::SymInt> gated_sizes(const Tensor& self) {
-  auto sizes = self.sym_sizes().vec();
-  sizes.back() = sizes.back() / 2;
-  return sizes;
-}
+std::vector<c10::SymInt> gated_sizes(const Tensor& self) { return sizes_with(self, self.sym_size(-1) / 2); }
 
 std::pair<Tensor, Tensor> split_gate(const Tensor& self, bool gate_last) {
   const c10::SymInt size = self.sym_size(-1);
@@ -184,7 +177,7 @@ TORCH_LIBRARY_IMPL(fastops, CompositeExplicitAutograd, m) {
 }
 
 TORCH_LIBRARY_IMPL(fastops, FuncTorchBatched, m) {
-  implement<ActMul, act_mul_batched>(m);
+  implement<ActMul, after_autocast<ActMul, act_mul_batched>>(m);
   implement<ActMulBackward, act_mul_backward_batched>(m);
   implement<GatedAct, gated_act_batched>(m);
   implement<GatedActBackward, gated_act_backward_batched>(m);

@@ -58,16 +58,12 @@ GatedMlpBackwardArguments GatedMlpBackward::checked() const {
   const GatedMlpForward forward{input,   gate_weight, up_weight,  down_weight, gate_bias,
                                 up_bias, no_bias,     activation, params};
   const GatedMlpArguments mlp = forward.checked();
-  const auto check_shape = [&](const char* argument, const Tensor& tensor, const c10::SymInt& features) {
-    check_like(name, argument, tensor, "input", input);
-    auto sizes = mlp.input.sym_sizes().vec();
-    sizes.back() = features;
-    TORCH_CHECK_VALUE(tensor.sym_sizes().equals(sizes), "fastops.", name, ": ", argument, " has shape ",
-                      tensor.sym_sizes(), ", but must have shape ", c10::SymIntArrayRef(sizes));
+  const auto check = [&](const char* argument, const Tensor& tensor, const Tensor& weight) {
+    check_shape(name, argument, tensor, sizes_with(mlp.input, weight.sym_size(0)), "input", input);
   };
-  check_shape("grad_output", grad_output, mlp.down_weight.sym_size(0));
-  check_shape("gate", gate, mlp.gate_weight.sym_size(0));
-  check_shape("up", up, mlp.gate_weight.sym_size(0));
+  check("grad_output", grad_output, mlp.down_weight);
+  check("gate", gate, mlp.gate_weight);
+  check("up", up, mlp.gate_weight);
   return {mlp, grad_output, gate, up, output_mask};
 }
 
@@ -147,9 +143,7 @@ Tensor gated_mlp_by(const GatedMlpArguments& mlp) {
 
 std::tuple<Tensor, Tensor, Tensor> gated_mlp_forward_meta(const GatedMlpArguments& mlp) {
   const auto empty = [&](const Tensor& weight) {
-    auto sizes = mlp.input.sym_sizes().vec();
-    sizes.back() = weight.sym_size(0);
-    return at::empty_symint(sizes, mlp.input.options());
+    return at::empty_symint(sizes_with(mlp.input, weight.sym_size(0)), mlp.input.options());
   };
   return {empty(mlp.down_weight), empty(mlp.gate_weight), empty(mlp.gate_weight)};
 }

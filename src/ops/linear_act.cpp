@@ -1,21 +1,15 @@
 // linear_act: activation(input @ weight.T + bias), an mlp of one layer. Its training form is mlp_forward.
-#include <ATen/ops/empty.h>
 #include <torch/library.h>
 
 #include "ops/autocast.h"
+#include "ops/batching.h"
 #include "ops/define.h"
 #include "ops/fallback.h"
-#include "ops/mlp.h"
+#include "ops/mlp_family.h"
 
 namespace fastops {
 
 namespace {
-
-Tensor linear_act_meta(const MlpArguments& layer) {
-  auto sizes = layer.input.sym_sizes().vec();
-  sizes.back() = layer.weights[0].sym_size(0);
-  return at::empty_symint(sizes, layer.input.options());
-}
 
 Tensor linear_act_as_mlp(const LinearAct& op) {
   op.checked();
@@ -38,11 +32,13 @@ TORCH_LIBRARY_FRAGMENT(fastops, m) {
   define(m, "linear_act(Tensor input, Tensor weight, Tensor? bias, str activation, float[] params=[]) -> Tensor");
 }
 
-TORCH_LIBRARY_IMPL(fastops, Meta, m) { implement<LinearAct, linear_act_meta>(m); }
+TORCH_LIBRARY_IMPL(fastops, Meta, m) { implement<LinearAct, output_by<MlpArguments, output_meta<MlpArguments>>>(m); }
 
 TORCH_LIBRARY_IMPL(fastops, CompositeExplicitAutograd, m) { implement_fallback<LinearAct, linear_act_as_mlp>(m); }
 
-TORCH_LIBRARY_IMPL(fastops, FuncTorchBatched, m) { implement<LinearAct, linear_act_as_mlp>(m); }
+TORCH_LIBRARY_IMPL(fastops, FuncTorchBatched, m) {
+  implement<LinearAct, after_autocast<LinearAct, linear_act_as_mlp>>(m);
+}
 
 #define FASTOPS_AUTOCAST(DEVICE, KEY)                                                             \
   TORCH_LIBRARY_IMPL(fastops, KEY, m) {                                                           \

@@ -86,9 +86,7 @@ at::Tensor gradient_of_weight(const at::Tensor& weight, const at::Tensor& dz, co
 // [rows, features] -> [..., features], with the leading dimensions of `like`; also of an ensemble.
 inline at::Tensor with_leading_dims(const at::Tensor& matrix, const at::Tensor& like) {
   if (like.dim() == matrix.dim()) return matrix;
-  auto sizes = like.sym_sizes().vec();
-  sizes.back() = matrix.sym_size(-1);
-  return matrix.view_symint(sizes);
+  return matrix.view_symint(sizes_with(like, matrix.sym_size(-1)));
 }
 
 // a @ b, where each may have the dimension of an ensemble in front.
@@ -107,13 +105,6 @@ struct Projection {
 inline Projection project(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
   if (bias.defined() && adds_bias_in_product(x)) return {at::addmm(bias, x, weight.t()), {}};
   return {at::mm(x, weight.t()), bias};
-}
-
-// Of an ensemble's weight or bias that its members share, expanded: without their dimension. Others as they are.
-inline at::Tensor of_all_members(const at::Tensor& parameter, bool ensemble) {
-  if (!ensemble || !parameter.defined() || !TORCH_GUARD_OR_FALSE(parameter.sym_stride(0).sym_eq(0))) return parameter;
-  if (TORCH_GUARD_OR_FALSE(parameter.sym_size(0).sym_eq(0))) return parameter;
-  return parameter.select(0, 0);
 }
 
 // input @ weight.T + bias; bias may be undefined.

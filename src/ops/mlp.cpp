@@ -14,6 +14,7 @@
 #include "ops/define.h"
 #include "ops/fallback.h"
 #include "ops/mlp_family.h"
+#include "torch_internal/functorch.h"
 
 namespace fastops {
 
@@ -94,11 +95,7 @@ MlpArguments LinearAct::checked() const {
 
 void check_layer_tensor(std::string_view op, Argument argument, const Tensor& tensor, const MlpArguments& mlp,
                         size_t layer) {
-  check_like(op, argument, tensor, "input", mlp.input);
-  auto sizes = mlp.input.sym_sizes().vec();
-  sizes.back() = mlp.weights[layer].sym_size(-2);
-  TORCH_CHECK_VALUE(tensor.sym_sizes().equals(sizes), "fastops.", op, ": ", argument, " has shape ", tensor.sym_sizes(),
-                    ", but must have shape ", c10::SymIntArrayRef(sizes));
+  check_shape(op, argument, tensor, sizes_with(mlp.input, mlp.weights[layer].sym_size(-2)), "input", mlp.input);
 }
 
 MlpGradientArguments check_gradients(std::string_view op, const MlpArguments& mlp, const Tensor& grad_output,
@@ -165,6 +162,19 @@ LayerSteps::Backward backward_step(const Tensor& grad, const Tensor& saved, cons
 
 }  // namespace
 
+namespace {
+
+// A layer's weight, without the dimension of an ensemble's members if these share it, expanded: a product for all. The
+// gradient of an expanded tensor has a part for each member, though.
+Tensor of_all_members(const MlpArguments& mlp, size_t layer) {
+  const Tensor& weight = mlp.weights[layer];
+  const bool is_shared = mlp.ensemble && TORCH_GUARD_OR_FALSE(weight.sym_stride(0).sym_eq(0)) &&
+                         TORCH_GUARD_OR_FALSE(weight.sym_size(0).sym_gt(0));
+  return is_shared && !may_be_differentiated(weight) ? weight.select(0, 0) : weight;
+}
+
+}  // namespace
+
 const LayerSteps layer_steps{forward_step, backward_step, product};
 
 std::vector<Tensor> layered_mlp_backward(const MlpBackwardArguments& mlp, const LayerSteps& steps) {
@@ -208,7 +218,7 @@ std::vector<Tensor> layered_mlp_backward(const MlpBackwardArguments& mlp, const 
     if (wants_weight_above) grads[3 + 2 * i] = gradient_of_weight(mlp.weights[i + 1], above, here.y, multiply);
     if (!wanted.grad) break;
     above = here.grad;
-    if (lowest < 1 + 2 * i) grad = multiply(above, of_all_members(mlp.weights[i], mlp.ensemble));
+    if (lowest < 1 + 2 * i) grad = multiply(above, of_all_members(mlp, i));
   }
   if (mlp.wants_weight(0)) {
     grads[1] = gradient_of_weight(mlp.weights[0], above, as_matrix(mlp.input, mlp.ensemble), multiply);

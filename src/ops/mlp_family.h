@@ -30,9 +30,7 @@ MlpForward::Result output_and_saved_by(const Arguments& mlp) {
 template <class Arguments>
 Tensor output_meta(const Arguments& mlp, std::vector<Tensor>* saved) {
   const auto empty_output = [&](size_t layer) {
-    auto sizes = mlp.input.sym_sizes().vec();
-    sizes.back() = mlp.weights[layer].sym_size(-2);
-    return at::empty_symint(sizes, mlp.input.options());
+    return at::empty_symint(sizes_with(mlp.input, mlp.weights[layer].sym_size(-2)), mlp.input.options());
   };
   for (size_t i = 0; saved && i < mlp.layers(); ++i) {
     if (mlp.saves(i)) saved->push_back(empty_output(i));

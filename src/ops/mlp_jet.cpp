@@ -3,10 +3,12 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/ones_like.h>
+#include <ATen/ops/split_with_sizes.h>
+#include <ATen/ops/unsafe_split_with_sizes.h>
 #include <torch/library.h>
 
 #include <algorithm>
-#include <atomic>
+#include <array>
 #include <string>
 
 #include "activations/derivative.h"
@@ -15,6 +17,7 @@
 #include "ops/define.h"
 #include "ops/fallback.h"
 #include "ops/mlp_family.h"
+#include "torch_internal/functorch.h"
 
 namespace fastops {
 namespace {
@@ -222,17 +225,26 @@ std::vector<Tensor> jet_backward_again(const MlpJetBackwardArguments& mlp) {
   return composite_mlp_jet_backward(mlp, /*again=*/true);
 }
 
-std::atomic<int64_t> most_by_jet = 64 * 1024;  // measured
+int64_t (*&most_by_jet())() {
+  static int64_t (*most)() = [] { return int64_t{64 * 1024}; };  // measured
+  return most;
+}
 
 }  // namespace
 
 bool are_few_for_jet(at::TensorList weights) {
   int64_t elements = 0;
   for (const Tensor& weight : weights) elements += weight.numel();
-  return elements <= most_by_jet;
+  return elements <= most_weights_by_jet();
 }
-int64_t most_weights_by_jet() { return most_by_jet; }
-void set_most_weights_by_jet(int64_t count) { most_by_jet = count; }
+int64_t most_weights_by_jet() { return most_by_jet()(); }
+RegisterMostWeightsByJet::RegisterMostWeightsByJet(int64_t (*most)()) { most_by_jet() = most; }
+
+std::vector<Tensor> parts_of_jets(const Tensor& jets, int64_t directions, int64_t seconds) {
+  const std::array<int64_t, 3> rows = {1, directions, seconds};
+  // The other one has no rule for vmap.
+  return in_transform() ? at::split_with_sizes(jets, rows, -2) : at::unsafe_split_with_sizes(jets, rows, -2);
+}
 
 TORCH_LIBRARY_FRAGMENT(fastops, m) {
   const std::string arguments =

@@ -88,11 +88,17 @@ struct MlpJetBackward {
 };
 
 // On CPUs, second derivatives of a network in a direction of its input are a pass of mlp_jet (autograd/mlp.h) where its
-// weights, all together, are at most so many; of more the formulas of the nodes take less time. The kernels in use set
-// it, when fastops is imported.
+// weights, all together, are at most so many; of more the formulas of the nodes take less time. A static object has
+// what the kernels in use say.
 FASTOPS_API bool are_few_for_jet(at::TensorList weights);
 FASTOPS_API int64_t most_weights_by_jet();
-FASTOPS_API void set_most_weights_by_jet(int64_t count);
+struct FASTOPS_API RegisterMostWeightsByJet {
+  explicit RegisterMostWeightsByJet(int64_t (*most)());
+};
+
+// What mlp_jet returns, which nothing else has, in parts that may be written to: the values, the first and the second
+// derivatives.
+FASTOPS_API std::vector<at::Tensor> parts_of_jets(const at::Tensor& jets, int64_t directions, int64_t seconds);
 
 // In terms of differentiable ops; fills `saved` where given.
 FASTOPS_API Tensor composite_mlp_jet(const MlpJetArguments& mlp, std::vector<Tensor>* saved);

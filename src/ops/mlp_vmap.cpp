@@ -121,21 +121,20 @@ GatedMlpArguments as_ensemble(const Vmap& vmap, const GatedMlpArguments& mlp) {
   return {vmap.expand(mlp.input), p[0], p[1], p[2], p[3], p[4], p[5], mlp.activation, true};
 }
 
-GatedMlpForward::Result gated_mlp_forward_batched(GatedMlpForward op) {
+// gated_mlp_forward, or gated_mlp, which gives the first of its results.
+template <class Op>
+typename Op::Result gated_mlp_batched(Op op) {
   const GatedMlpArguments mlp = op.checked();
   const std::vector<Tensor> parameters = parameters_of(mlp);
   const Vmap vmap(mlp.input, parameters);
-  if (vmap.is_batched(parameters)) return vmap.wrap(composite_gated_mlp(as_ensemble(vmap, mlp)));
-  const Tensor input = vmap.expand(mlp.input);
-  op.input = input;
-  return vmap.wrap(call_op(op));
-}
-
-Tensor gated_mlp_batched(GatedMlp op) {
-  const GatedMlpArguments mlp = op.checked();
-  const std::vector<Tensor> parameters = parameters_of(mlp);
-  const Vmap vmap(mlp.input, parameters);
-  if (vmap.is_batched(parameters)) return vmap.wrap(std::get<0>(composite_gated_mlp(as_ensemble(vmap, mlp))));
+  if (vmap.is_batched(parameters)) {
+    auto results = composite_gated_mlp(as_ensemble(vmap, mlp));
+    if constexpr (std::is_same_v<typename Op::Result, Tensor>) {
+      return vmap.wrap(std::get<0>(results));
+    } else {
+      return vmap.wrap(results);
+    }
+  }
   const Tensor input = vmap.expand(mlp.input);
   op.input = input;
   return vmap.wrap(call_op(op));
@@ -169,14 +168,14 @@ std::vector<Tensor> gated_mlp_backward_batched(GatedMlpBackward op) {
 }  // namespace
 
 TORCH_LIBRARY_IMPL(fastops, FuncTorchBatched, m) {
-  implement<Mlp, forward_batched<Mlp>>(m);
+  implement<Mlp, after_autocast<Mlp, forward_batched<Mlp>>>(m);
   implement<MlpForward, forward_batched<MlpForward>>(m);
   implement<MlpBackward, backward_batched<MlpBackward>>(m);
-  implement<MlpJet, forward_batched<MlpJet>>(m);
+  implement<MlpJet, after_autocast<MlpJet, forward_batched<MlpJet>>>(m);
   implement<MlpJetForward, forward_batched<MlpJetForward>>(m);
   implement<MlpJetBackward, backward_batched<MlpJetBackward>>(m);
-  implement<GatedMlp, gated_mlp_batched>(m);
-  implement<GatedMlpForward, gated_mlp_forward_batched>(m);
+  implement<GatedMlp, after_autocast<GatedMlp, gated_mlp_batched<GatedMlp>>>(m);
+  implement<GatedMlpForward, gated_mlp_batched<GatedMlpForward>>(m);
   implement<GatedMlpBackward, gated_mlp_backward_batched>(m);
 }
 

@@ -30,21 +30,11 @@ constexpr std::array<StepInfo, 8> step_infos = {{{"linear", Kind::linear, 2, 0},
                                                  {"residual", Kind::residual, 0, 0},
                                                  {"add", Kind::add, 0, 0}}};
 
-// Nothing where the name is not that of an activation.
-std::optional<Activation> activation_named(std::string_view name) {
-  for (int i = 0; i < activation_count; ++i) {
-    if (name == info(static_cast<Activation>(i)).name) return static_cast<Activation>(i);
-  }
-  return std::nullopt;
-}
-
 [[noreturn]] void throw_unknown(std::string_view name, size_t place) {
   std::string known;
   for (const StepInfo& step : step_infos) known += std::string(step.name) + ", ";
-  for (int i = 0; i < activation_count; ++i) {
-    known += std::string(i ? ", " : "") + info(static_cast<Activation>(i)).name;
-  }
-  TORCH_CHECK_VALUE(false, "fastops.", op, ": step ", place, " is '", name, "', but must be one of ", known);
+  TORCH_CHECK_VALUE(false, "fastops.", op, ": step ", place, " is '", name, "', but must be one of ", known,
+                    activation_names());
 }
 
 // Takes the tensors and the numbers of the steps from the lists.
@@ -309,8 +299,7 @@ SequentialBackwardArguments SequentialBackward::checked() const {
                 ", but input is on ", network.input.device());
     TORCH_CHECK_TYPE(tensor.scalar_type() == dtype, "fastops.", name, ": ", argument, " is ", tensor.scalar_type(),
                      ", but must be ", dtype);
-    auto sizes = network.input.sym_sizes().vec();
-    sizes.back() = features;
+    const auto sizes = sizes_with(network.input, features);
     TORCH_CHECK_VALUE(tensor.sym_sizes().equals(sizes), "fastops.", name, ": ", argument, " has shape ",
                       tensor.sym_sizes(), ", but must have shape ", c10::SymIntArrayRef(sizes));
   };

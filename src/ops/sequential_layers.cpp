@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "ops/autocast.h"
+#include "ops/batching.h"
 #include "ops/define.h"
 #include "ops/fallback.h"
 #include "ops/gated_act.h"
@@ -216,9 +217,7 @@ std::vector<Tensor> sequential_backward_fallback(const SequentialBackwardArgumen
 // Results without values.
 SequentialForward::Result sequential_forward_meta(const SequentialArguments& network) {
   const auto empty = [&](const c10::SymInt& features, at::ScalarType dtype) {
-    auto sizes = network.input.sym_sizes().vec();
-    sizes.back() = features;
-    return at::empty_symint(sizes, network.input.options().dtype(dtype));
+    return at::empty_symint(sizes_with(network.input, features), network.input.options().dtype(dtype));
   };
   std::vector<Tensor> saved;
   const std::vector<Segment> segments = network.segments();
@@ -318,7 +317,7 @@ TORCH_LIBRARY_IMPL(fastops, Batched, m) {
 }
 
 TORCH_LIBRARY_IMPL(fastops, FuncTorchBatched, m) {
-  implement<Sequential, sequential_batched<Sequential, sequential_fallback>>(m);
+  implement<Sequential, after_autocast<Sequential, sequential_batched<Sequential, sequential_fallback>>>(m);
   implement<SequentialForward, sequential_batched<SequentialForward, sequential_forward_fallback>>(m);
   implement<SequentialBackward, composite_sequential_backward>(m);
 }

@@ -135,7 +135,7 @@ py::object mlp_of_linears(const Tensor& input, const py::dict& modules, const st
   c10::SmallVector<Tensor, 8> weights;
   OptionalTensors biases;
   biases.reserve(modules.size());
-  for (const auto& [name, module] : modules) {
+  for (const auto& [name, module] : plain::in_order(modules)) {
     auto layer = plain::linear(module.ptr());
     if (!layer) return py::none();
     weights.push_back(std::move(layer->weight));
@@ -193,7 +193,7 @@ py::object laplacians_of_modules(py::handle input, const py::dict& modules, bool
   if (!plain::is_eager(input)) return py::none();
   const auto network = plain::network(modules, ensemble);
   Tensor x = tensor_in(input.ptr());
-  if (!network || x.dim() == 0) return py::none();
+  if (!network || x.dim() == 0 || x.layout() != at::kStrided) return py::none();
   std::vector<Tensor> results;
   {
     const auto& [weights, biases, hidden, last] = *network;
@@ -207,12 +207,21 @@ py::object laplacians_of_modules(py::handle input, const py::dict& modules, bool
     const Tensor points = at::cat({x.unsqueeze(-2), directions, at::zeros({1}, x.options()).expand(sizes)}, -2);
     const Tensor jets = call_op(MlpJet{
         {points, features, weights, biases, hidden.name, last.name, hidden.params, last.params, /*trace_weights=*/{}}});
-    results = jets.split_with_sizes({1, features, 1}, -2);
+    results = parts_of_jets(jets, features, 1);
     results[0] = results[0].squeeze(-2);
     results[1] = results[1].transpose(-2, -1);
     results[2] = results[2].squeeze(-2);
   }
   return py::tuple(py::cast(std::move(results)));
+}
+
+// Raises what the checks of mlp do, in the name of another function.
+void check_network(const std::string& owner, const Tensor& input, const std::vector<Tensor>& weights,
+                   const std::vector<std::optional<Tensor>>& biases, const std::string& activation,
+                   const std::string& output_activation, const std::vector<double>& params,
+                   const std::vector<double>& output_params) {
+  const OptionalTensors list{c10::ArrayRef(biases)};
+  check_mlp(owner, {input, weights, list, activation, output_activation, params, output_params});
 }
 
 // The outputs of such modules and their Jacobians in the input where these are the gradients of one output: what
@@ -227,7 +236,10 @@ py::object gradients_of_modules(py::handle input, const py::dict& modules) {
   const auto& [weights, biases, hidden, last] = *network;
   if (weights.front().size(1) != x.size(-1) || weights.back().size(0) != 1) return py::none();
   const bool is_fused = !at::GradMode::is_enabled() || are_few_for_jet(weights);
-  if (!is_fused || at::autocast::is_autocast_enabled(x.device().type())) return py::none();
+  const at::DeviceType device = x.device().type();
+  if (!is_fused || (at::autocast::is_autocast_available(device) && at::autocast::is_autocast_enabled(device))) {
+    return py::none();
+  }
   Tensor output, gradient;
   {
     py::gil_scoped_release no_gil;
@@ -432,6 +444,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("packed_mlp_of_modules", wrap_pybind_function(packed_mlp_of_modules));
   m.def("linear_act_of_modules", wrap_pybind_function(linear_act_of_modules));
   m.def("mlp_of_linears", wrap_pybind_function(mlp_of_linears));
+  m.def("check_mlp", wrap_pybind_function(check_network));
   m.def("leave_gradients", wrap_pybind_function(leave_gradients));
   m.def("most_weights_by_jet", wrap_pybind_function(most_weights_by_jet));
   m.def("gated_mlp_of_linears", wrap_pybind_function(gated_mlp_of_linears));

@@ -309,12 +309,19 @@ std::optional<Function> activation(PyObject* object) {
   return activation(module);
 }
 
+py::dict in_order(const py::dict& modules) {
+  if (PyDict_CheckExact(modules.ptr())) return modules;
+  py::dict copy;
+  if (PyDict_Update(copy.ptr(), modules.ptr()) != 0) throw py::error_already_set();
+  return copy;
+}
+
 std::optional<Network> network(const py::dict& modules, bool ensemble) {
   const Role layers = ensemble ? Role::ensemble_linear : Role::linear;
   Network network;
   network.biases.reserve(modules.size());
   const Function identity;
-  for (const auto& [name, object] : modules) {
+  for (const auto& [name, object] : in_order(modules)) {
     const Module module = plain_module(object.ptr());
     if (!module) return {};
     if (module.kind->role == layers) {
@@ -347,7 +354,7 @@ std::optional<Steps> steps(const py::dict& modules, const Tensor& input, bool re
   int64_t features = input.size(-1);
   bool has_linear = false;
   if (residual) steps.names = "residual";
-  for (const auto& [name, object] : modules) {
+  for (const auto& [name, object] : in_order(modules)) {
     const Module module = plain_module(object.ptr());
     if (!module) return {};
     const Role role = module.kind->role;

@@ -52,6 +52,9 @@ std::optional<Parameters> linear(PyObject* module);
 // Those of the two plain torch.nn.Linear modules in a list, where nothing else is in it but dropouts that are off.
 std::optional<std::array<Parameters, 2>> two_linears(const pybind11::list& layers);
 
+// The dictionary, in Python's order: that of an OrderedDict is its own.
+pybind11::dict in_order(const pybind11::dict& modules);
+
 // A plain activation module.
 struct Function {
   std::string_view name = "identity";

@@ -62,6 +62,8 @@ def flags(torch: Path) -> list[str]:
 def jobs(choice: str) -> list[tuple[Path, str]]:
     """The files, with the instruction set of each."""
     kernels = sorted((SOURCES / "backends/cpu/kernels").glob("*.cpp"))
+    cmake = (SOURCES / "backends/cpu/CMakeLists.txt").read_text()
+    (products,) = (names.split() for names in re.findall(r"set\(products (.*)\)", cmake))  # not without such a tier
     folders = ["backends/cpu", "backends/cpu/launchers", "ops", "autograd", "torch_internal"]
     files = [file for folder in folders for file in sorted((SOURCES / folder).glob("*.cpp"))]
 
@@ -69,7 +71,7 @@ def jobs(choice: str) -> list[tuple[Path, str]]:
         for only, its_kernels in ONLY_IN.items():
             if tier == only or kernel in its_kernels:
                 return tier == only and kernel in its_kernels
-        return tier != "DEFAULT" or kernel not in ("gemm", "jet", "layer")
+        return tier != "DEFAULT" or kernel not in products
 
     found = [(file, tier) for tier in TIERS for file in kernels if is_of(tier, file.stem)]
     return [

@@ -24,6 +24,7 @@ from .ops import activation_of, does_nothing, is_conv1d_class, is_linear, name_o
 from .reader import read
 from .report import Conversion, Left, Replaced
 from .segments import Segments, methods_of, unwrapped
+from .source import MOST_KEPT
 
 
 def convert(model: nn.Module) -> Conversion:
@@ -281,7 +282,7 @@ def _multiplies(module: nn.Module) -> bool:
     )
 
 
-@functools.cache
+@functools.lru_cache(MOST_KEPT)
 def _has_matmul(code: types.CodeType) -> bool:
     return any("@" in line.argrepr or line.opname.endswith("MATRIX_MULTIPLY") for line in dis.get_instructions(code))
 

@@ -25,7 +25,7 @@ from torch.compiler import is_compiling
 from .._eager import Uses, are_same, know, knows
 from .._resolve import PARAMETERS, TENSOR_METHODS, find
 from .formula import Unreadable
-from .source import definition_of, names_around, uses_within
+from .source import MOST_KEPT, definition_of, names_around, uses_within
 
 # A sum of products: the factors of each, in order, and its number.
 Sum = tuple[tuple[tuple[Any, ...], float], ...]
@@ -356,7 +356,11 @@ def known_class(kind: type[nn.Module]) -> Known:
     if known is None:
         if is_compiling():
             return _NOTHING
-        known = _known[kind] = _read(kind)
+        known = _read(kind)
+        if len(_known) >= MOST_KEPT:  # what is something is not read twice
+            for other in [other for other, found in _known.items() if found is _NOTHING]:
+                del _known[other]
+        _known[kind] = known
     return known if are_same(known.uses) else _NOTHING
 
 
@@ -388,4 +392,4 @@ def _read(kind: type[nn.Module]) -> Known:
     else:
         return _NOTHING
     know(kind, own_functions=True)
-    return known._replace(uses=uses_within(forward)) if knows(kind) else _NOTHING
+    return known._replace(uses=uses_within(forward))

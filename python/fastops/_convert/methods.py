@@ -15,7 +15,7 @@ from torch.compiler import is_compiling
 from .._eager import Uses, are_same, uses_of
 from .classes import INPUT, Evaluator, known_activation
 from .formula import Unreadable
-from .source import definition_of, names_around, uses_within
+from .source import definition_of, keep, names_around, uses_within
 
 _Activation = tuple[str, list[float]] | None
 
@@ -65,7 +65,7 @@ def _known(function: Any) -> _Method | None:
     if function not in _methods:
         if is_compiling():
             return None
-        _methods[function] = _read(function)
+        keep(_methods, function, _read(function))
     return _methods[function]
 
 

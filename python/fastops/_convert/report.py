@@ -15,17 +15,24 @@ class Replaced(NamedTuple):
     """A module that :func:`fastops.nn.convert` gave another ``forward``."""
 
     name: str
+    """The qualified name in the model; empty for the model itself."""
     module: nn.Module
+    """The module."""
     original: type[nn.Module]
+    """Its class before."""
     ops: str
+    """The ops that compute it now."""
 
 
 class Left(NamedTuple):
     """A module that has layers to fuse, but that :func:`fastops.nn.convert` left as it is."""
 
     name: str
+    """The qualified name in the model; empty for the model itself."""
     module: nn.Module
+    """The module."""
     reason: str
+    """Why it was left."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -44,6 +44,7 @@ from .ops import (
     scaled,
     sequential,
 )
+from .source import keep
 
 Compute = Callable[[Any, list[Any]], Any]
 
@@ -67,7 +68,6 @@ class _Form(NamedTuple):
 
 
 _forms: dict[tuple[type, ...], _Form] = {}
-_MOST = 1024  # forms, and plans of one, for programs that make new classes or functions all the time
 
 
 def run(modules: dict[Any, Any], input: Any) -> Any:
@@ -79,7 +79,7 @@ def run(modules: dict[Any, Any], input: Any) -> Any:
     form = _forms.get(classes)
     if form is None:
         form = _Form([i for i, layer in enumerate(layers) if _has_details(layer)], {})
-        _put(_forms, classes, form)
+        keep(_forms, classes, form)
     details = tuple([_details(layers[i]) for i in form.positions])
     parts = form.plans.get(details)
     if parts is None:
@@ -89,7 +89,7 @@ def run(modules: dict[Any, Any], input: Any) -> Any:
         parts = _plan(layers)
         if parts is None:
             return one_by_one(layers, input)
-        _put(form.plans, details, parts)
+        keep(form.plans, details, parts)
     for compute, start, end in parts:
         if compute is None:
             input = layers[start](input)
@@ -98,12 +98,6 @@ def run(modules: dict[Any, Any], input: Any) -> Any:
         output = compute(input, chosen)
         input = one_by_one(chosen, input) if output is None else output
     return input
-
-
-def _put(kept: dict[Any, Any], key: Any, value: Any) -> None:
-    if len(kept) >= _MOST:
-        kept.clear()
-    kept[key] = value
 
 
 def _has_details(layer: Any) -> bool:

@@ -57,7 +57,17 @@ def stored(module: nn.Module, name: str) -> Any:
 _STORED = (types.FunctionType, types.BuiltinFunctionType, staticmethod, classmethod, types.MemberDescriptorType)
 
 
-@functools.cache
+MOST_KEPT = 1024  # of a kind, for programs that make new classes or functions all the time
+
+
+def keep(kept: dict[Any, Any], key: Any, value: Any) -> None:
+    """Remembers a value, and forgets all others where they are too many."""
+    if len(kept) >= MOST_KEPT:
+        kept.clear()
+    kept[key] = value
+
+
+@functools.lru_cache(MOST_KEPT)
 def _definition(code: types.CodeType, filename: str, owner: str) -> ast.FunctionDef:
     """The definition of a method, with the names that it has in the class ``owner``."""
     # The same code in two files is equal.

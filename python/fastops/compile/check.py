@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -45,8 +46,7 @@ def compare(original: fx.GraphModule, fused: fx.GraphModule, inputs: Sequence[An
 def _results(graph: fx.GraphModule, inputs: Sequence[Any]) -> list[tuple[str, Any]]:
     """The outputs, the gradients of a sum of them with fixed random weights, and the inputs afterwards."""
     generator = torch.Generator().manual_seed(0)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with _seeded({value.device for value in inputs if isinstance(value, Tensor)}):
         leaves = [_leaf(value) for value in inputs]
         arguments = [leaf.clone() if isinstance(leaf, Tensor) and leaf.requires_grad else leaf for leaf in leaves]
         outputs = graph(*arguments)
@@ -62,6 +62,23 @@ def _results(graph: fx.GraphModule, inputs: Sequence[Any]) -> list[tuple[str, An
             gradients = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True)
             found += [(f"the gradient of input {i}", gradient) for i, gradient in zip(wanted, gradients, strict=True)]
     return found
+
+
+@contextlib.contextmanager
+def _seeded(devices: Collection[torch.device]) -> Iterator[None]:
+    """With the same random numbers each time on the CPU and these devices; afterwards as if nothing had happened."""
+    with contextlib.ExitStack() as stack:
+        state = torch.get_rng_state()
+        stack.callback(torch.set_rng_state, state)
+        torch.default_generator.manual_seed(0)  # torch.manual_seed would seed all devices
+        for device in devices:
+            module: Any = torch.get_device_module(device) if device.type not in ("cpu", "meta") else None
+            if not hasattr(module, "get_rng_state"):
+                continue
+            stack.enter_context(torch.accelerator.device_index(device.index))
+            stack.callback(module.set_rng_state, module.get_rng_state())
+            module.manual_seed(0)
+        yield
 
 
 def _leaf(value: Any) -> Any:

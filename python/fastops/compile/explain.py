@@ -127,11 +127,16 @@ class Explanation:
     def save(self, folder: str | pathlib.Path) -> list[pathlib.Path]:
         """Writes ``summary.txt``, and each graph as Python code and, where pydot and Graphviz are, as a drawing.
 
+        Where one of these is missing, a UserWarning names it, and there are no drawings.
+
         Args:
             folder: is made where it is not there.
 
         Returns:
             The files: ``graph0_captured.py``, ``graph0_captured.svg``, ``graph0_forward_after.py``, ...
+
+        Raises:
+            OSError: the folder cannot be made or written to.
         """
         folder = pathlib.Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -165,6 +170,9 @@ def explain(model: Callable[..., Any], *inputs: Any, dynamic: bool | None = None
     Returns:
         An :class:`Explanation`: ``print(explanation)`` or ``explanation.print()`` for the tables, ``.save(folder)``
         for the graphs.
+
+    Raises:
+        Exception: whatever the model raises for these inputs.
     """
     captured: list[tuple[fx.GraphModule, fx.GraphModule, Report, list[Any]]] = []
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, fx
 
 from .._resolve import PARAMETERS
-from .._torch_internal import OpOverload
+from .._torch_internal import FailOnRecompileLimitHit, OpOverload, compile_lock
+from .._warn import warn
 from .backend import copy_of
 from .calls import written
 from .facts import same_sizes, storage_of
@@ -34,6 +35,8 @@ class Compiled:
     def __init__(self, function: Function) -> None:
         self._compiled = torch.compile(function, backend=_Backend(), fullgraph=True, dynamic=True)
         self._shortcuts = Shortcuts(function)
+        self._function = function
+        self._is_full = False
 
     def __call__(self, values: Sequence[Any], names: Sequence[str], is_reshaped: bool) -> Any:
         """Calls it; the last of the values have these names, and tensors have been reshaped to be such."""
@@ -41,17 +44,28 @@ class Compiled:
         if shortcut is not None:
             return shortcut(values)
         count = len(values) - len(names)
-        with record(is_reshaped) as calls:
-            result = self._call(*values[:count], **dict(zip(names, values[count:], strict=True)))
-        self._shortcuts.learn(values, names, calls, result)
-        return result
+        arguments, keywords = values[:count], dict(zip(names, values[count:], strict=True))
+        if not self._is_full:
+            try:
+                with record(is_reshaped) as calls:
+                    result = self._call(*arguments, **keywords)
+                self._shortcuts.learn(values, names, calls, result)
+                return result
+            except FailOnRecompileLimitHit:
+                self._is_full = True
+                name = getattr(self._function, "__qualname__", "the function")
+                warn(
+                    f"fastops.fuse: {name} was compiled for {_MOST_KINDS} kinds of calls, and is called as it is for "
+                    "others; make numbers that change tensors"
+                )
+        return self._function(*arguments, **keywords)
 
     def _call(self, *arguments: Any, **keywords: Any) -> Any:
         from .._torch_internal import BackendCompilerFailed, TorchRuntimeError, Unsupported, dynamo_config
 
         try:
             limits = {"recompile_limit": _MOST_KINDS, "accumulated_recompile_limit": _MOST_KINDS}
-            with dynamo_config.patch(specialize_float=True, specialize_int=True, **limits):
+            with compile_lock, dynamo_config.patch(specialize_float=True, specialize_int=True, **limits):
                 return self._compiled(*arguments, **keywords)
         except BackendCompilerFailed as error:
             if isinstance(error.inner_exception, ValueError):
@@ -106,7 +120,10 @@ class _Backend:
 
 
 class Pointwise:
-    """A function of flat tensors that have one size: compiled, and differentiable to any order."""
+    """A function of flat tensors that have one size: compiled, and differentiable to any order.
+
+    What is compiled is so under Dynamo's own lock: tracing changes what other threads would trace with.
+    """
 
     def __init__(self, function: Function) -> None:
         self.function = function
@@ -137,14 +154,25 @@ class Pointwise:
         count = tensors[0].numel()
         size = count if self._is_for_one_size else 64 * _LARGE if count > _LARGE else _LARGE // 16
         key = size, torch.get_num_threads(), *((tensor.dtype, tensor.device) for tensor in tensors)
-        if key not in self._kernels:
-            graph = self.trace(tensors, size)
-            self._is_for_one_size = same_sizes(_size_of(graph), [size])
-            if self._is_for_one_size and size != count:
+        kernel = self._kernels.get(key)
+        if kernel is None:
+            with compile_lock:
+                kernel = self._kernels.get(key) or self._compiled(tensors, size, key)
+            if kernel is None:
                 return self.run(tensors)
-            self._kernels[key] = _compile(graph, tensors, size)
         # Gradients come with any strides.
-        return tuple(self._kernels[key]([tensor.contiguous() for tensor in tensors]))
+        return tuple(kernel([tensor.contiguous() for tensor in tensors]))
+
+    def _compiled(self, tensors: Sequence[Tensor], size: int, key: Any) -> Function | None:
+        """A kernel for the size; None if it would be for no other, and the tensors have another."""
+        graph = self.trace(tensors, size)
+        self._is_for_one_size = same_sizes(_size_of(graph), [size])
+        if self._is_for_one_size and size != tensors[0].numel():
+            return None
+        if len(self._kernels) >= _MOST_KINDS:
+            self._kernels.clear()
+        self._kernels[key] = kernel = _compile(graph, tensors, size)
+        return kernel
 
     def derivative(self, count: int, wanted: tuple[int, ...], given: tuple[int, ...]) -> Pointwise:
         """Of the ``count`` inputs and gradients of the given outputs: the gradients of the inputs that are wanted."""

@@ -138,28 +138,34 @@ class _Surroundings:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
-        self._names: list[tuple[Mapping[str, Any], str]] = []
-        self._cells: list[CellType] = []
+        self._noted: tuple[list[tuple[Mapping[str, Any], str]], list[CellType]] = ([], [])
 
     def look(self, changed: Callable[[], Any]) -> bool:
         """Notes the names. Whether all of them stand for what stays the same; calls `changed` if there are others."""
-        before = self._names, self._cells
-        self._names, self._cells = [], []
-        is_constant = self._look_at(self._function, set())
-        if before != (self._names, self._cells):
+        names: list[tuple[Mapping[str, Any], str]] = []
+        cells: list[CellType] = []
+        is_constant = self._look_at(self._function, names, cells, set())
+        if (names, cells) != self._noted:
+            self._noted = names, cells  # at once: other threads make keys of them
             changed()
         return is_constant
 
     def values(self) -> list[Any]:
         """What they stand for."""
-        around = [space.get(name, _MISSING) for space, name in self._names]
-        return around + [_content(cell) for cell in self._cells]
+        names, cells = self._noted
+        return [space.get(name, _MISSING) for space, name in names] + [_content(cell) for cell in cells]
 
     def addresses(self) -> tuple[int, ...]:
         """Where that is, so that values need not be equal or hashable."""
         return tuple(map(id, self.values()))
 
-    def _look_at(self, function: Any, seen: set[Any]) -> bool:
+    def _look_at(
+        self,
+        function: Any,
+        all_names: list[tuple[Mapping[str, Any], str]],
+        all_cells: list[CellType],
+        seen: set[Any],
+    ) -> bool:
         if not isinstance(function, FunctionType) or function.__dict__:
             return False
         if function in seen:
@@ -172,16 +178,19 @@ class _Surroundings:
         pairs: list[tuple[Mapping[str, Any], str]] = [(function.__globals__, name) for name in names]
         defaults: Mapping[str, Any] = function.__kwdefaults__ or {}
         pairs += [(defaults, name) for name in defaults]
-        self._names += pairs
-        self._cells += (cells := list(function.__closure__ or ()))
+        all_names += pairs
+        all_cells += (cells := list(function.__closure__ or ()))
         around = [space[name] for space, name in pairs if name in space] + [_content(cell) for cell in cells]
-        return all(self._is_constant(value, seen) for value in (*around, *(function.__defaults__ or ())))
+        values = (*around, *(function.__defaults__ or ()))
+        return all(self._is_constant(value, all_names, all_cells, seen) for value in values)
 
-    def _is_constant(self, value: Any, seen: set[Any]) -> bool:
+    def _is_constant(
+        self, value: Any, all_names: list[tuple[Mapping[str, Any], str]], all_cells: list[CellType], seen: set[Any]
+    ) -> bool:
         if isinstance(value, ModuleType):
             return value.__name__.split(".")[0] in _MODULES
         if isinstance(value, FunctionType):
-            return value.__module__.split(".")[0] in _MODULES or self._look_at(value, seen)
+            return value.__module__.split(".")[0] in _MODULES or self._look_at(value, all_names, all_cells, seen)
         if isinstance(value, BuiltinFunctionType):  # not the method of an object
             return isinstance(value.__self__, (ModuleType, type, type(None)))
         return type(value) in _VALUES

@@ -145,9 +145,9 @@ Cpu this_cpu() {
 
 // Products here that take half of the time of PyTorch's, whatever the size, outweigh that mlp_jet computes the layers
 // again; elsewhere the other work has to.
-const ReadAtImport jets_at_import([] {
+const RegisterMostWeightsByJet most_by_jet([] {
   const bool takes_half = this_cpu() == Cpu::other && gemm_kernels(Dtype::float32).multiply;
-  if (takes_half && wanted_products() != Products::torch) set_most_weights_by_jet(any);
+  return takes_half && wanted_products() != Products::torch ? any : int64_t{64 * 1024};
 });
 
 }  // namespace

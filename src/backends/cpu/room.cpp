@@ -32,7 +32,7 @@ size_t limit_from_environment() {
   const char* const end = text + std::strlen(text);
   const auto [last, error] = std::from_chars(text, end, mib);
   TORCH_CHECK_VALUE(error == std::errc() && last == end && mib <= (SIZE_MAX >> 20), "fastops: FASTOPS_CPU_KEPT_MIB is ",
-                    printable(text), ", but must be a number of MiB, 0 or more");
+                    printable(text), ", but must be a whole number of MiB, 0 or more");
   return mib << 20;
 }
 const ReadAtImport limit_at_import([] { limit_from_environment(); });
