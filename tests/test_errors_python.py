@@ -75,6 +75,7 @@ def test_no_tensor(value: Any) -> None:
         "linear_act": lambda: functional.linear_act(value, weight),
         "mlp": lambda: functional.mlp(value, [weight]),
         "gated_mlp": lambda: functional.gated_mlp(value, weight, weight, weight),
+        "sequential": lambda: functional.sequential(value, [], "dropout", [0.5]),
         "mlp_jet": lambda: functional.mlp_jet(value, weight, [weight]),
         "mlp_jacobian": lambda: functional.mlp_jacobian(value, [weight]),
         "mlp_divergence": lambda: functional.mlp_divergence(value, [weight]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -138,13 +139,13 @@ def size_of(x: Tensor) -> int:
 
 
 def test_shapes_that_helpers_ask_for() -> None:
-    """With one dimension they are right, too; with more it is an error, also where the kernel is there already."""
-    fused = fastops.fuse(lambda x: torch.sin(x) if size_of(x) > 10 else torch.cos(x))
-    x = rand(12)
+    """They are right, with one dimension and with more; a kernel for a size alone is refused."""
+    function = lambda x: torch.sin(x) if size_of(x) > 10 else torch.cos(x)  # noqa: E731
+    fused = fastops.fuse(function)
     for _ in range(2):
-        torch.testing.assert_close(fused(x), torch.sin(x))
-        with pytest.raises(ValueError, match="depends on the sizes of its tensors"):
-            fused(rand(4, 3))
+        for x in (rand(12), rand(4, 3), rand(11, 2)):
+            torch.testing.assert_close(fused(x), function(x))
+    x = rand(12)
     with pytest.raises(ValueError, match="depends on the sizes of its tensors"):
         fastops.fuse(lambda x: x / x.shape[0])(x)
 
@@ -173,6 +174,61 @@ def test_broadcast_after_another_size() -> None:
             x, g = (rand(*(size if isinstance(size, tuple) else (size,))) for size in sizes)
             torch.testing.assert_close(fused(x, g), torch.sin(x) * g)
     fused(rand(30)[::3], rand(40)[::4])
+
+
+def test_another_kind_with_another_size() -> None:
+    """Tensors that have one size are not captured as having two."""
+    torch._dynamo.reset()
+    fused = fastops.fuse(lambda x, y: torch.sin(x) * y)
+    for sizes in (((4, 5), (4, 5)), ((2, 3), (2, 3)), ((4, 1), (1, 5)), ((6,), (6,)), ((3, 4), ()), ((7, 2), (2,))):
+        for dtype in (torch.float64, torch.float32):
+            for needs in (False, True):
+                x, y = (rand(*size, dtype=dtype).requires_grad_(needs) for size in sizes)
+                torch.testing.assert_close(fused(x, y), torch.sin(x) * y)
+
+
+class Asking(torch.nn.Module):
+    """A function that is a module, and one that is an object."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sin(x) * x if x.ndim == 2 else torch.cos(x)
+
+
+class Called:
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.sin(x) * x.dim()
+
+
+def asking(x: Tensor) -> Tensor:
+    return x * x.ndimension()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        Asking(),
+        Called(),
+        asking,
+        functools.partial(asking),
+        lambda x: torch.sin(asking(x)),
+        lambda x: (lambda y: y * x.dim() + 1)(torch.sin(x)),
+        lambda x: x.T + x,
+        lambda x: torch.sin(x) * (2.0 if x.is_leaf else 1.0),
+    ],
+)
+def test_shapes_that_are_asked_for_elsewhere(function: Callable[[Tensor], Tensor]) -> None:
+    """In a module, an object, a function within or one that is called: of the tensor as it was given."""
+    x = rand(3, 3).requires_grad_()
+    torch.testing.assert_close(fastops.fuse(function)(x), function(x))
+
+
+def test_attributes_of_tensors() -> None:
+    """What a program has put on a tensor is there."""
+    x = rand(2, 3)
+    x.scale = 3.0  # type: ignore[attr-defined]
+    fused = fastops.fuse(lambda x: torch.sin(x) * getattr(x, "scale", 1.0))
+    torch.testing.assert_close(fused(x), torch.sin(x) * 3)
+    torch.testing.assert_close(fused(x.clone()), torch.sin(x))
 
 
 def test_threads() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -148,6 +149,36 @@ def test_what_can_change_unseen(captures: list[int], monkeypatch: pytest.MonkeyP
         for _ in range(2):
             agree(fused, changeable, rand(3))
     assert len(captures) == 6
+
+
+def test_what_changes_in_place() -> None:
+    """The defaults of a function, the type of a tensor, and what a helper in torch's name finds around it."""
+    torch._dynamo.reset()
+
+    def with_default(x: Tensor, scale: float = 2.0) -> Tensor:
+        return torch.sin(x) * scale
+
+    x = torch.linspace(-1, 1, 6)
+    fused = fastops.fuse(with_default)
+    for scale in (2.0, 2.0, 3.0):
+        with_default.__defaults__ = (scale,)
+        torch.testing.assert_close(fused(x), torch.sin(x) * scale)
+
+    fused = fastops.fuse(lambda x: torch.sin(x) * (2.0 if isinstance(x, torch.nn.Parameter) else 1.0))
+    parameter = torch.nn.Parameter(x)
+    for given, scale in ((parameter, 2.0), (parameter, 2.0), (parameter * 1, 1.0)):
+        torch.testing.assert_close(fused(given), torch.sin(given) * scale)
+
+    space: dict[str, Any] = {"torch": torch, "functools": functools, "__name__": None, "scale": 2.0}
+    exec(
+        "@functools.wraps(torch.nn.functional.silu)\n"
+        "def helper(x): return torch.sin(x) * scale\n"
+        "def function(x): return helper(x) + 1\n",
+        space,
+    )
+    fused = fastops.fuse(space["function"])
+    for space["scale"] in (2.0, 2.0, 3.0):
+        torch.testing.assert_close(fused(x), torch.sin(x) * space["scale"] + 1)
 
 
 def test_effects() -> None:

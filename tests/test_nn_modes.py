@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 import fastops.nn
+from checks import assert_same_bits
 from fastops.nn import MLP, GatedMLP, LinearAct
 from modules import CLASSES, MODULES, PAIRS, batch, each_module, each_pair, seeded, value_and_gradients
 from sample import close
@@ -104,6 +105,21 @@ def test_device_and_dtype_arguments(make: Any) -> None:
         assert parameter.is_meta and parameter.dtype == torch.bfloat16
 
 
+@each_module
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_input_of_another_dtype(kind: str, checkpoint: bool, device: Any) -> None:
+    """Is refused, whatever the modules are and the mode, as torch.nn does."""
+    module = seeded(MODULES[kind], device, torch.float32)
+    if not any(True for _ in module.parameters()):
+        pytest.skip("it has no dtype")
+    x = batch(device, dtype=torch.float32).bfloat16()
+    if hasattr(module, "checkpoint"):
+        module.checkpoint = checkpoint  # type: ignore[assignment]
+    for training in (True, False):
+        with pytest.raises((TypeError, RuntimeError), match=r"same dtype|[Ff]loat"):
+            module.train(training)(x)
+
+
 @each_pair
 @pytest.mark.parametrize("training", [False, True])
 def test_autocast(kind: str, training: bool, device: Any) -> None:
@@ -190,6 +206,20 @@ def test_own_checkpoint_under_func(kind: str, hooked: bool, device: Any) -> None
     for module.checkpoint in (False, True):  # type: ignore[assignment]
         results.append(torch.func.grad(lambda x: (module(x) ** 2).sum())(x))
     close(*results)
+
+
+@each_pair
+def test_own_checkpoint(kind: str, device: Any) -> None:
+    """It is the same op: with the same dropout, values and gradients, bit for bit."""
+    module = seeded(MODULES[kind], device).train()
+    if not hasattr(module, "checkpoint"):
+        pytest.skip("it has none")
+    results = []
+    for module.checkpoint in (False, True):  # type: ignore[assignment]
+        torch.manual_seed(8)
+        results.append(value_and_gradients(module, module.parameters(), batch(device)))
+    for one, other in zip(*results, strict=True):
+        assert_same_bits(one, other)
 
 
 def remove_hook(module: nn.Module, handle: Any) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -45,7 +47,9 @@ def fuse(function: Callable[..., Any]) -> Callable[..., Any]:
     if not callable(function):
         raise TypeError(f"fastops.fuse: function must be a function, but is a {type(function).__qualname__}")
 
-    asks_for_shape = not _SHAPE.isdisjoint(getattr(getattr(function, "__code__", None), "co_names", ()))
+    @functools.cache
+    def asks_for_shape() -> bool:
+        return _asks_for_shape(function, set())
 
     @functools.cache
     def compiled() -> Any:
@@ -63,7 +67,7 @@ def fuse(function: Callable[..., Any]) -> Callable[..., Any]:
         if any(tensor.shape != shape for tensor in tensors):
             shape, is_reshaped = torch.broadcast_shapes(*(tensor.shape for tensor in tensors)), True
         # Sizes 0 and 1 would be graphs of their own.
-        if shape.numel() < 2 or (is_reshaped and (asks_for_shape or _has_numbers_of_other_dtypes(tensors))):
+        if shape.numel() < 2 or (is_reshaped and (asks_for_shape() or _has_numbers_of_other_dtypes(tensors))):
             return function(*arguments, **keywords)
         values = [_flat(value, shape) for value in (*arguments, *keywords.values())]
         result = compiled()(values, tuple(keywords), is_reshaped)
@@ -77,7 +81,32 @@ def fuse(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 # What tensors are asked about their shape, which is not the same once they are flat.
-_SHAPE = {"dim", "is_contiguous", "len", "ndim", "numel", "shape", "size", "stride"}
+_SHAPE = {"T", "dim", "grad_fn", "is_contiguous", "is_leaf", "len", "ndim", "ndimension", "nelement", "numel", "shape"}
+_SHAPE |= {"size", "storage_offset", "stride", "t"}
+
+
+def _asks_for_shape(function: Any, seen: set[Any]) -> bool:
+    """Whether a function does, or one that it calls by name; of torch's own, none gives another result for it."""
+    from .compile.shortcuts import codes_within
+
+    while isinstance(function, (functools.partial, MethodType)):
+        function = function.func if isinstance(function, functools.partial) else function.__func__
+    if not isinstance(function, (FunctionType, type, BuiltinFunctionType)):  # an object that can be called
+        function = type(function).forward if isinstance(function, torch.nn.Module) else type(function).__call__
+    if not isinstance(function, FunctionType) or function in seen:
+        return False
+    home = function.__globals__.get("__name__")
+    if isinstance(home, str) and home.split(".")[0] == "torch":
+        return False
+    seen.add(function)
+    names = {name for code in codes_within(function.__code__) for name in code.co_names}
+    if not _SHAPE.isdisjoint(names):
+        return True
+    around = [function.__globals__.get(name) for name in names]
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # an empty one
+            around.append(cell.cell_contents)
+    return any(callable(value) and _asks_for_shape(value, seen) for value in around)
 
 
 def _has_numbers_of_other_dtypes(tensors: list[Tensor]) -> bool:
@@ -108,6 +137,7 @@ def _can_be_compiled(tensors: list[Tensor]) -> bool:
             and not tensor.is_neg()
             and not tensor.is_conj()
             and not is_autocast_on(tensor.device)
+            and not tensor.__dict__  # attributes of the program's own
             for tensor in tensors
         )
         and not in_transform()

@@ -9,7 +9,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ._eager import check_tensor, has_hooks, is_off, is_plain_dropout, is_plain_linear, is_plain_tensor, plain_norm
+from ._eager import (
+    check_tensor,
+    has_hooks,
+    is_autocast_on,
+    is_off,
+    is_plain_dropout,
+    is_plain_linear,
+    is_plain_tensor,
+    plain_norm,
+)
 from ._resolve import PARAMETERS, as_module, find, plain_activation
 from ._steps import TENSORS, dropout_seed
 
@@ -96,7 +105,16 @@ class Steps(NamedTuple):
 
 def plan_for(modules: Sequence[nn.Module], input: Tensor) -> Plan | None:
     """How one ``sequential`` computes the modules of this input, or None."""
-    return as_plan(modules, input.size(-1), input.dtype) if input.dim() else None
+    plan = as_plan(modules, input.size(-1), input.dtype) if input.dim() else None
+    if plan is None:
+        return None
+    layers = [module for module, name in zip(modules, plan.names, strict=True) if name == "linear"]
+    return plan if have_dtype(layers, input) else None
+
+
+def have_dtype(layers: Sequence[Any], input: Tensor) -> bool:
+    """Whether linear layers have the input's dtype, which ``torch.nn`` asks for, or autocast gives them one."""
+    return all(layer.weight.dtype == input.dtype for layer in layers) or is_autocast_on(input.device)
 
 
 def steps_of(modules: Sequence[Any], plan: Plan, residual: bool = False) -> Steps:

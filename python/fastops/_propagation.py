@@ -35,8 +35,9 @@ def mlp_jet(
     ``z_d`` and ``z_dd`` the values ``f(z)``, ``f'(z) z_d`` and ``f'(z) z_dd + f''(z) z_d**2``, and with ``pairs`` of
     ``z_de``, the derivative along d and e, ``f'(z) z_de + f''(z) z_d z_e``. (Li et al., A computational framework for
     neural network-based variational Monte Carlo with Forward Laplacian, 2024.) At kinks the first derivatives are those
-    that autograd takes. The results are differentiable to any order in all arguments; of them, one backward pass is an op,
-    too, and needs ``z`` of each layer with an activation, D + 1 + the second ones as many numbers as :func:`mlp` keeps.
+    that autograd takes. The results are differentiable to any order in all arguments; of them, one backward pass is an
+    op, too, and needs ``z`` of each layer with an activation, D + 1 + the second ones as many numbers as :func:`mlp`
+    keeps.
 
     Args:
         input: points [..., in_features].

@@ -97,6 +97,7 @@ NAMES: dict[str, Private] = {
     "FailOnRecompileLimitHit": Private("torch._dynamo.exc:FailOnRecompileLimitHit", _FUSE),
     "TorchRuntimeError": Private("torch._dynamo.exc:TorchRuntimeError", _FUSE),
     "Unsupported": Private("torch._dynamo.exc:Unsupported", _FUSE),
+    "UserError": Private("torch._dynamo.exc:UserError", _FUSE),
     "compile_lock": Private("torch._dynamo.convert_frame:compile_lock", _FUSE),
     "dynamo_config": Private("torch._dynamo:config", _FUSE),  # numbers are constants of the kernel
     "compile_fx_inner": Private("torch._inductor.compile_fx:compile_fx_inner", _FUSE),

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from . import _activations
 from ._activations import *  # noqa: F403
-from ._eager import call
+from ._eager import call, check_tensor
 from ._lists import NOT_TRACED, biases_of, list_of
 from ._propagation import mlp_divergence, mlp_hessian, mlp_jacobian, mlp_jet, mlp_laplacian
 from ._steps import dropout_seed
@@ -335,6 +335,8 @@ def sequential(
     if not torch.jit.is_scripting() and not isinstance(steps, str):
         raise TypeError(f"fastops.sequential: steps must be a string, but is a {type(steps).__qualname__}")
     if seed is None and steps.find("dropout") >= 0:
+        if not torch.jit.is_scripting():
+            check_tensor("sequential", input)
         seed = dropout_seed(input)
     if not torch.jit.is_scripting():
         if torch.jit.is_tracing():

@@ -31,7 +31,15 @@ from ._eager import (
 )
 from ._ensemble import EnsembleLinear, EnsembleMLP
 from ._mlp import MLP, ResidualMLP
-from ._network import Steps, check_dropout, check_residual, check_settable, norm_modules, restore_activation
+from ._network import (
+    Steps,
+    check_dropout,
+    check_residual,
+    check_settable,
+    have_dtype,
+    norm_modules,
+    restore_activation,
+)
 from ._resolve import Activation, as_module, plain_activation
 from ._steps import TENSORS
 
@@ -236,14 +244,14 @@ class GatedMLP(nn.Module):
     def _composed(self, input: Tensor) -> Tensor:
         function = self._function
         if self._has_more:
-            computed_again = is_checkpointed(self)
-            if function is not None and not computed_again and not torch.jit.is_tracing() and is_plain_tensor(input):
-                steps = self._steps(input, function)
-                if steps is not None:
-                    return steps(input)
-            if computed_again:
-                return torch.utils.checkpoint.checkpoint(self._one_by_one, input, use_reentrant=False)
-            return self._one_by_one(input)
+            is_for_op = function is not None and not torch.jit.is_tracing() and is_plain_tensor(input)
+            plan = self._plan(input, function) if is_for_op else None
+            if is_checkpointed(self):
+                # As was decided here: hooks may be others in the backward pass, which computes it again.
+                return torch.utils.checkpoint.checkpoint(
+                    lambda input: self._planned(input, plan), input, use_reentrant=False
+                )
+            return self._planned(input, plan)
         if function is not None:
             check_tensor("nn.GatedMLP", input)
             layers = self.gate_proj, self.up_proj, self.down_proj
@@ -282,15 +290,29 @@ class GatedMLP(nn.Module):
         return input + output
 
     @torch.jit.unused
-    def _steps(self, input: Tensor, function: tuple[str, list[float]]) -> Optional[Steps]:
-        """The whole of it as one op, where the modules are plain."""
-        gate, up, down = self.gate_proj, self.up_proj, self.down_proj
+    def _planned(self, input: Tensor, plan: Optional[tuple[str, list[float]]]) -> Tensor:
+        """By one op for all modules, where there is a plan, or by them."""
+        if plan is None:
+            return self._one_by_one(input)
+        steps, params = plan
+        parameters: list[Optional[Tensor]] = []
+        for norm in ("layer_norm", "rms_norm"):
+            if norm in steps:
+                parameters += [getattr(self.norm, name) for name in ("weight", "bias")[: TENSORS[norm]]]
+        for layer in (self.gate_proj, self.up_proj, self.down_proj):
+            parameters += [layer.weight, layer.bias]
+        return Steps(parameters, steps, params)(input)
+
+    @torch.jit.unused
+    def _plan(self, input: Tensor, function: Optional[tuple[str, list[float]]]) -> Optional[tuple[str, list[float]]]:
+        """The steps and the numbers of one ``sequential`` for the whole of it, where the modules are plain."""
+        if function is None or not have_dtype((self.gate_proj, self.up_proj, self.down_proj), input):
+            return None
         norm, drop = self._modules.get("norm"), self._modules.get("drop")
         if drop is not None and not is_plain_dropout(drop):
             return None
         before, after = (["residual"], ["add"]) if self.residual else ([], [])
         dropout = ["dropout"] if drop is not None and not is_off(drop) else []
-        parameters: list[Optional[Tensor]] = [gate.weight, gate.bias, up.weight, up.bias, down.weight, down.bias]
         p: list[Any] = [drop.p] if drop is not None and dropout else []
         params = [*function[1], *p, *(p if self.residual else [])]
         if norm is not None:
@@ -298,10 +320,9 @@ class GatedMLP(nn.Module):
             if step is None or input.dim() == 0 or step[1] != input.size(-1):
                 return None
             before.append(step[0])
-            parameters = [getattr(norm, name) for name in ("weight", "bias")[: TENSORS[step[0]]]] + parameters
             params = [step[2], *params]
         names = [*before, "gated_linear", function[0], *dropout, "linear", *(dropout if self.residual else []), *after]
-        return Steps(parameters, " ".join(names), params)
+        return " ".join(names), params
 
     @property
     def _function(self) -> Optional[tuple[str, list[float]]]:

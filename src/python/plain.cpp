@@ -1,5 +1,7 @@
 #include "python/plain.h"
 
+#include <ATen/autocast_mode.h>
+
 #include <array>
 #include <limits>
 #include <unordered_map>
@@ -348,6 +350,13 @@ std::optional<Network> network(const py::dict& modules, bool ensemble) {
   return network;
 }
 
+// Whether a linear layer has the input's dtype, which torch.nn asks for, or autocast gives it one.
+static bool fits(const Tensor& weight, const Tensor& input) {
+  if (weight.scalar_type() == input.scalar_type()) return true;
+  const c10::DeviceType device = input.device().type();
+  return at::autocast::is_autocast_available(device) && at::autocast::is_autocast_enabled(device);
+}
+
 std::optional<Steps> steps(const py::dict& modules, const Tensor& input, bool residual) {
   if (input.dim() == 0) return {};
   Steps steps;
@@ -362,7 +371,7 @@ std::optional<Steps> steps(const py::dict& modules, const Tensor& input, bool re
     const bool is_own = has_linear || !steps.params.empty();
     if (role == Role::linear) {
       auto layer = linear(module);
-      if (!layer) return {};
+      if (!layer || !fits(layer->weight, input)) return {};
       features = layer->weight.size(0);
       has_linear = true;
       steps.names += " linear";

@@ -95,6 +95,8 @@ def recognize(function: Polynomial, dtype: torch.dtype) -> Activation | None:
         numbers = {sign * number for number in function.numbers() for sign in (1, -1)}
         choices: list[tuple[float, ...]] = [(number,) for number in numbers] if PARAMETERS[name] else [()]
         for choice in choices:
+            if name == "softshrink" and choice[0] < 0:
+                continue
             if _polynomial_of(formula, *choice).key(digits) == key:
                 return Activation(name, choice)
     return None

@@ -25,7 +25,7 @@ _LARGE = 1 << 15
 # Of calls with other dtypes, numbers, ..., for each of which there are kernels.
 _MOST_KINDS = 1024
 # What is elementwise without having the tag.
-_ALSO = {f"aten::{name}" for name in "alias detach full_like ones_like scalar_tensor zeros_like".split()}
+_ALSO = {f"aten::{name}" for name in "alias detach full_like hardswish ones_like scalar_tensor zeros_like".split()}
 _CAST = "aten::_to_copy"
 
 
@@ -61,17 +61,19 @@ class Compiled:
         return self._function(*arguments, **keywords)
 
     def _call(self, *arguments: Any, **keywords: Any) -> Any:
-        from .._torch_internal import BackendCompilerFailed, TorchRuntimeError, Unsupported, dynamo_config
+        from .._torch_internal import BackendCompilerFailed, TorchRuntimeError, Unsupported, UserError, dynamo_config
 
         try:
             limits = {"recompile_limit": _MOST_KINDS, "accumulated_recompile_limit": _MOST_KINDS}
-            with compile_lock, dynamo_config.patch(specialize_float=True, specialize_int=True, **limits):
+            # With automatic dynamic shapes, tensors that have one size would be captured as having two that are equal.
+            numbers = {"specialize_float": True, "specialize_int": True, "automatic_dynamic_shapes": False}
+            with compile_lock, dynamo_config.patch(**numbers, **limits):
                 return self._compiled(*arguments, **keywords)
         except BackendCompilerFailed as error:
             if isinstance(error.inner_exception, ValueError):
                 raise error.inner_exception from None
             raise
-        except (TorchRuntimeError, Unsupported) as error:
+        except (TorchRuntimeError, Unsupported, UserError) as error:
             raise ValueError(f"fastops.fuse: the function cannot be captured: {str(error).splitlines()[0]}") from error
 
 

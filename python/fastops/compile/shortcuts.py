@@ -108,7 +108,7 @@ class Shortcuts:
         for place, value in enumerate(values):
             if isinstance(value, Tensor):
                 same = first.setdefault(id(value), place)
-                kinds += (value.dtype, value.device, value.requires_grad, value.is_contiguous(), same)
+                kinds += (type(value), value.dtype, value.device, value.requires_grad, value.is_contiguous(), same)
             elif isinstance(value, float):
                 kinds.append(value.hex())  # 0.0 == -0.0
             elif isinstance(value, (bool, int, str, type(None))):
@@ -133,67 +133,71 @@ class Shortcuts:
             self._known[key] = Shortcut(kernel, inputs, results, one, self._surroundings.values())
 
 
+class _Names(NamedTuple):
+    """Names in namespaces, cells of closures, and the functions that have them."""
+
+    names: list[tuple[Mapping[str, Any], str]]
+    cells: list[CellType]
+    functions: list[FunctionType]
+
+
 class _Surroundings:
     """The names that a function finds around it, and what they stand for."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
-        self._noted: tuple[list[tuple[Mapping[str, Any], str]], list[CellType]] = ([], [])
+        self._noted = _Names([], [], [])
 
     def look(self, changed: Callable[[], Any]) -> bool:
         """Notes the names. Whether all of them stand for what stays the same; calls `changed` if there are others."""
-        names: list[tuple[Mapping[str, Any], str]] = []
-        cells: list[CellType] = []
-        is_constant = self._look_at(self._function, names, cells, set())
-        if (names, cells) != self._noted:
-            self._noted = names, cells  # at once: other threads make keys of them
+        found = _Names([], [], [])
+        is_constant = _look_at(self._function, found)
+        if found != self._noted:
+            self._noted = found  # at once: other threads make keys of it
             changed()
         return is_constant
 
     def values(self) -> list[Any]:
         """What they stand for."""
-        names, cells = self._noted
-        return [space.get(name, _MISSING) for space, name in names] + [_content(cell) for cell in cells]
+        names, cells, functions = self._noted
+        around = [space.get(name, _MISSING) for space, name in names] + [_content(cell) for cell in cells]
+        return around + [part for function in functions for part in (function.__code__, function.__defaults__)]
 
     def addresses(self) -> tuple[int, ...]:
         """Where that is, so that values need not be equal or hashable."""
         return tuple(map(id, self.values()))
 
-    def _look_at(
-        self,
-        function: Any,
-        all_names: list[tuple[Mapping[str, Any], str]],
-        all_cells: list[CellType],
-        seen: set[Any],
-    ) -> bool:
-        if not isinstance(function, FunctionType) or function.__dict__:
-            return False
-        if function in seen:
-            return True
-        seen.add(function)
-        codes = list(_codes(function.__code__))
-        if any(step.opname.startswith(_EFFECTS) for code in codes for step in dis.get_instructions(code)):
-            return False
-        names = sorted({name for code in codes for name in code.co_names})
-        pairs: list[tuple[Mapping[str, Any], str]] = [(function.__globals__, name) for name in names]
-        defaults: Mapping[str, Any] = function.__kwdefaults__ or {}
-        pairs += [(defaults, name) for name in defaults]
-        all_names += pairs
-        all_cells += (cells := list(function.__closure__ or ()))
-        around = [space[name] for space, name in pairs if name in space] + [_content(cell) for cell in cells]
-        values = (*around, *(function.__defaults__ or ()))
-        return all(self._is_constant(value, all_names, all_cells, seen) for value in values)
 
-    def _is_constant(
-        self, value: Any, all_names: list[tuple[Mapping[str, Any], str]], all_cells: list[CellType], seen: set[Any]
-    ) -> bool:
-        if isinstance(value, ModuleType):
-            return value.__name__.split(".")[0] in _MODULES
-        if isinstance(value, FunctionType):
-            return value.__module__.split(".")[0] in _MODULES or self._look_at(value, all_names, all_cells, seen)
-        if isinstance(value, BuiltinFunctionType):  # not the method of an object
-            return isinstance(value.__self__, (ModuleType, type, type(None)))
-        return type(value) in _VALUES
+def _look_at(function: Any, found: _Names) -> bool:
+    """Adds what a function and those that it calls find around them. Whether all of it stays the same."""
+    if not isinstance(function, FunctionType) or function.__dict__:
+        return False
+    if function in found.functions:
+        return True
+    found.functions.append(function)
+    codes = list(codes_within(function.__code__))
+    if any(step.opname.startswith(_EFFECTS) for code in codes for step in dis.get_instructions(code)):
+        return False
+    names = sorted({name for code in codes for name in code.co_names})
+    pairs: list[tuple[Mapping[str, Any], str]] = [(function.__globals__, name) for name in names]
+    defaults: Mapping[str, Any] = function.__kwdefaults__ or {}
+    pairs += [(defaults, name) for name in defaults]
+    cells = list(function.__closure__ or ())
+    found.names.extend(pairs)
+    found.cells.extend(cells)
+    around = [space[name] for space, name in pairs if name in space] + [_content(cell) for cell in cells]
+    return all(_is_constant(value, found) for value in (*around, *(function.__defaults__ or ())))
+
+
+def _is_constant(value: Any, found: _Names) -> bool:
+    if isinstance(value, ModuleType):
+        return value.__name__.split(".")[0] in _MODULES
+    if isinstance(value, FunctionType):
+        home = value.__globals__.get("__name__")  # functools.wraps gives it another's __module__
+        return (isinstance(home, str) and home.split(".")[0] in _MODULES) or _look_at(value, found)
+    if isinstance(value, BuiltinFunctionType):  # not the method of an object
+        return isinstance(value.__self__, (ModuleType, type, type(None)))
+    return type(value) in _VALUES
 
 
 def _content(cell: CellType) -> Any:
@@ -203,11 +207,12 @@ def _content(cell: CellType) -> Any:
         return _MISSING
 
 
-def _codes(code: CodeType) -> Iterator[CodeType]:
+def codes_within(code: CodeType) -> Iterator[CodeType]:
+    """The code and that of the functions that are defined in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _codes(constant)
+            yield from codes_within(constant)
 
 
 def _positions(wanted: Sequence[Any], values: Sequence[Any]) -> tuple[int, ...] | None:

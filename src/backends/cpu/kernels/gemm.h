@@ -221,7 +221,7 @@ void multiply_panel(const Product& product, int64_t first_row, const Tiles& tile
         next_a += size * padded + of_tile * 32 * at_once;  // parts fetch lines of their own of the next tile
       }
       const Sums<S> part_of_sums = (block == 0 ? sums : sums.more()).from_row(first);
-      if (goes_far) {
+      if (goes_far) {  // from rows to rows of a result, which the processor does not foresee
         for (int64_t r = 0; r < rows; ++r) FASTOPS_PREFETCH_WRITE(part_of_sums.data + r * sums.stride);
       }
       tile_for<typename M::Packed>(rows, vectors, product)(a_tile, a_stride, b_block, b_stride, depth, part_of_sums,
