@@ -179,15 +179,27 @@ def check_bool(owner: str, value: object, argument: str = "inplace") -> None:
 
 def check_network(owner: str, *network: Any) -> None:
     """Raises what :func:`fastops.functional.mlp` does for these arguments; None is what it is there."""
+    input, weights, biases, activation, output_activation, params, output_params = network
+    try:
+        if isinstance(input, Tensor) and isinstance(weights, (list, tuple)) and isinstance(biases, (list, NoneType)):
+            weights, biases = [*weights], [None] * len(weights) if biases is None else biases
+            if _are_plain((input, weights, biases)) and not is_autocast_on(input.device):
+                _C.check_mlp(
+                    owner, input, weights, biases, activation, output_activation, params or [], output_params or []
+                )
+                return
+    except TypeError:
+        _check_kinds_of_network(owner, network)
+        raise
+    _check_kinds_of_network(owner, network)
+
+
+def _check_kinds_of_network(owner: str, network: Sequence[Any]) -> None:
     op: Any = torch.ops.fastops.mlp
     for argument, value in zip(op.default._schema.arguments, network, strict=False):
         may_be_none = argument.name in ("biases", "params", "output_params")
         if not (may_be_none and value is None):
             _check_kind(owner, value, argument.name, argument.type)
-    input, weights, biases, activation, output_activation, params, output_params = network
-    weights, biases = [*weights], [None] * len(weights) if biases is None else [*biases]
-    if _are_plain((input, weights, biases)) and not is_autocast_on(input.device):
-        _C.check_mlp(owner, input, weights, biases, activation, output_activation, params or [], output_params or [])
 
 
 def _may_be_tensor(value: object) -> bool:

@@ -46,7 +46,7 @@ class Perceptron(nn.Sequential):
                 activations differ, or one has hooks.
         """
         if not is_compiling() and not self.residual:
-            results = _C.laplacians_of_modules(input, self._modules, self._is_ensemble)
+            results = _C.jets_of_modules(input, self._modules, self._is_ensemble, True)
             if results is not None:
                 return results
         input, network = self._plain("value_gradient_laplacian", input)
@@ -144,8 +144,10 @@ class Perceptron(nn.Sequential):
     @torch.jit.unused
     def _value_and_jacobian(self, method: str, input: Tensor) -> tuple[Tensor, Tensor]:
         """What :meth:`value_jacobian` returns, for the method of this name."""
-        if not is_compiling() and not self.residual and not self._is_ensemble:
-            results = _C.gradients_of_modules(input, self._modules)
+        if not is_compiling() and not self.residual:
+            results = None if self._is_ensemble else _C.gradients_of_modules(input, self._modules)
+            if results is None:
+                results = _C.jets_of_modules(input, self._modules, self._is_ensemble, False)
             if results is not None:
                 return results
         input, network = self._plain(method, input)

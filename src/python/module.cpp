@@ -187,30 +187,40 @@ py::object mlp_of_modules(py::handle input, const py::dict& modules, bool checkp
   return py::cast(std::move(output));
 }
 
-// The outputs of such modules, their Jacobians in the input and their Laplacians in one pass (mlp_jet): what
-// mlp_laplacian of python/fastops/_propagation.py gives; None if one of the modules is not plain.
-py::object laplacians_of_modules(py::handle input, const py::dict& modules, bool ensemble) {
+// The outputs of such modules and their Jacobians in the input in one pass (mlp_jet), with `laplacians` also these:
+// what mlp_jacobian and mlp_laplacian of python/fastops/_propagation.py give; None if one of the modules is not plain,
+// or where the former goes in reverse mode.
+py::object jets_of_modules(py::handle input, const py::dict& modules, bool ensemble, bool laplacians) {
   if (!plain::is_eager(input)) return py::none();
   const auto network = plain::network(modules, ensemble);
   Tensor x = tensor_in(input.ptr());
   if (!network || x.dim() == 0 || x.layout() != at::kStrided) return py::none();
+  const int64_t features = x.size(-1);
+  const int64_t outputs = network->weights.back().size(-2);
+  if (network->weights.front().size(-1) != features) return py::none();
+  if (!laplacians && features > 2 && outputs > 0 && features >= 2 * outputs) return py::none();
   std::vector<Tensor> results;
   {
     const auto& [weights, biases, hidden, last] = *network;
     py::gil_scoped_release no_gil;
     if (ensemble) x = points_of_ensemble(x, weights[0]);
-    const int64_t features = x.size(-1);
     std::vector<int64_t> sizes = x.sizes().vec();
     sizes.insert(sizes.end() - 1, features);
     const Tensor directions = at::eye(features, x.options()).expand(sizes);
     sizes.end()[-2] = 1;
-    const Tensor points = at::cat({x.unsqueeze(-2), directions, at::zeros({1}, x.options()).expand(sizes)}, -2);
+    std::vector<Tensor> rows = {x.unsqueeze(-2), directions};
+    if (laplacians) rows.push_back(at::zeros({1}, x.options()).expand(sizes));
+    const Tensor points = at::cat(rows, -2);
     const Tensor jets = call_op(MlpJet{
         {points, features, weights, biases, hidden.name, last.name, hidden.params, last.params, /*trace_weights=*/{}}});
-    results = parts_of_jets(jets, features, 1);
+    results = parts_of_jets(jets, features, laplacians ? 1 : 0);
     results[0] = results[0].squeeze(-2);
     results[1] = results[1].transpose(-2, -1);
-    results[2] = results[2].squeeze(-2);
+    if (laplacians) {
+      results[2] = results[2].squeeze(-2);
+    } else {
+      results.pop_back();
+    }
   }
   return py::tuple(py::cast(std::move(results)));
 }
@@ -438,7 +448,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("network_of_modules", wrap_pybind_function(network_of_modules), py::arg("input"), py::arg("modules"),
         py::arg("residual"), py::arg("checkpoint"), py::arg("may_drop"));
   m.def("ensemble_of_modules", wrap_pybind_function(mlp_of_modules<true>));
-  m.def("laplacians_of_modules", wrap_pybind_function(laplacians_of_modules));
+  m.def("jets_of_modules", wrap_pybind_function(jets_of_modules));
   m.def("gradients_of_modules", wrap_pybind_function(gradients_of_modules));
   m.def("gated_mlp_of_modules", wrap_pybind_function(gated_mlp_of_modules));
   m.def("packed_mlp_of_modules", wrap_pybind_function(packed_mlp_of_modules));
