@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._eager import is_autocast_on
-from ._torch_internal import in_transform, is_function_mode_enabled
+from ._torch_internal import in_transform, is_any_autocast_enabled, is_function_mode_enabled
 
 
 def fuse(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -136,10 +135,10 @@ def _can_be_compiled(tensors: list[Tensor]) -> bool:
             type(tensor) in (Tensor, torch.nn.Parameter)
             and not tensor.is_neg()
             and not tensor.is_conj()
-            and not is_autocast_on(tensor.device)
             and not tensor.__dict__  # attributes of the program's own
             for tensor in tensors
         )
         and not in_transform()
         and not is_function_mode_enabled()
+        and not is_any_autocast_enabled()
     )

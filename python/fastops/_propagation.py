@@ -135,7 +135,8 @@ def mlp_jet(
 def _parts(rows: Tensor, sizes: list[int]) -> tuple[Tensor, Tensor, Tensor]:
     """Rows that nothing else has, in three parts that may be written to."""
     if not torch.jit.is_scripting():  # noqa: SIM102  (TorchScript would read the rest, too)
-        if is_compiling() or in_transform():  # PyTorch has no rule for vmap
+        # Neither vmap nor tensors of other classes have a rule for the other one.
+        if is_compiling() or in_transform() or type(rows) is not Tensor:
             value, first, second = torch.split_with_sizes(rows, sizes, -2)
             return value, first, second
     value, first, second = torch.unsafe_split_with_sizes(rows, sizes, -2)

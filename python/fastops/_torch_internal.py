@@ -89,8 +89,9 @@ NAMES: dict[str, Private] = {
     # What stands for a plain tensor while a program is captured.
     "FakeTensor": Private("torch._subclasses.fake_tensor:FakeTensor", _PLAIN, _CALLED, _Absent),
     "FunctionalTensor": Private("torch._subclasses.functional_tensor:FunctionalTensor", _PLAIN, _CALLED, _Absent),
-    # Whether a transform or forward-mode differentiation goes on.
+    # Whether a transform, forward-mode differentiation or autocast goes on.
     "peek_interpreter_stack": Private("torch._C._functorch:peek_interpreter_stack", _FUSE, _UNFUSED, _yes),
+    "is_any_autocast_enabled": Private("torch._C:_is_any_autocast_enabled", _FUSE, _UNFUSED, _yes),
     "forward_ad_level": Private("torch.autograd.forward_ad:_current_level", _FUSE, _UNFUSED),
     # Functions of the user's own, as kernels: Dynamo captures them, Inductor makes kernels without AOTAutograd.
     "BackendCompilerFailed": Private("torch._dynamo.exc:BackendCompilerFailed", _FUSE),
