@@ -51,7 +51,7 @@ class Info(NamedTuple):
     kernels: dict[str, str]
     """For each kind of device, the library of kernels that is loaded, or why none is."""
     environment: dict[str, str]
-    """The variables that are set: ``ATEN_CPU_CAPABILITY``, and those whose names begin with ``FASTOPS_``."""
+    """The variables that are set, of ``ATEN_CPU_CAPABILITY`` and those whose names begin with ``FASTOPS_``."""
     backends: dict[str, str]
     """For each installed backend of another package, whether it was loaded, and from where."""
     native: dict[str, dict[str, bool]]
