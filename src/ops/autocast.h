@@ -21,6 +21,12 @@ namespace fastops {
   X(XPU, AutocastXPU)               \
   X(PrivateUse1, AutocastPrivateUse1)
 
+// Whether autocast is on for a tensor's device; of some, such as meta, PyTorch must not be asked.
+inline bool is_autocast_on(const at::Tensor& tensor) {
+  const c10::DeviceType device = tensor.device().type();
+  return at::autocast::is_autocast_available(device) && at::autocast::is_autocast_enabled(device);
+}
+
 // Keeps the calls in its scope from being cast again, and casts arguments. float64 and integer tensors stay.
 class AutocastScope {
  public:

@@ -4,12 +4,12 @@
 // more dimension of rows. Only a batch of weights or biases, an ensemble, is something else: mlp.h, gated_mlp.h.
 #pragma once
 
-#include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>
 
 #include <array>
 #include <tuple>
 
+#include "ops/autocast.h"
 #include "ops/operator.h"
 #include "torch_internal/functorch.h"
 
@@ -36,11 +36,9 @@ at::Tensor batched_by_row(F f, const at::Tensor& tensor) {
 template <class Op, auto rule>
 typename Op::Result after_autocast(const Op& op) {
   const at::Tensor& first = std::get<0>(op.values());
-  const c10::DeviceType device = first.device().type();
-  if (at::autocast::is_autocast_available(device) && at::autocast::is_autocast_enabled(device)) {
-    return redispatch(c10::DispatchKeySet(at::autocast::get_autocast_dispatch_key_from_device_type(device)), op);
-  }
-  return run_kernel<rule>(op);
+  if (!is_autocast_on(first)) return run_kernel<rule>(op);
+  const auto key = at::autocast::get_autocast_dispatch_key_from_device_type(first.device().type());
+  return redispatch(c10::DispatchKeySet(key), op);
 }
 
 }  // namespace fastops

@@ -1,5 +1,4 @@
 // fastops._C: direct entry points for the eager hot path, and what the Python package asks of the library.
-#include <ATen/autocast_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/eye.h>
 #include <ATen/ops/ones_like.h>
@@ -16,6 +15,7 @@
 #include "backends/cpu/memory.h"
 #include "backends/cpu/roofs.h"
 #include "ops/activation.h"
+#include "ops/autocast.h"
 #include "ops/bias_act.h"
 #include "ops/environment.h"
 #include "ops/gated_act.h"
@@ -246,10 +246,7 @@ py::object gradients_of_modules(py::handle input, const py::dict& modules) {
   const auto& [weights, biases, hidden, last] = *network;
   if (weights.front().size(1) != x.size(-1) || weights.back().size(0) != 1) return py::none();
   const bool is_fused = !at::GradMode::is_enabled() || are_few_for_jet(weights);
-  const at::DeviceType device = x.device().type();
-  if (!is_fused || (at::autocast::is_autocast_available(device) && at::autocast::is_autocast_enabled(device))) {
-    return py::none();
-  }
+  if (!is_fused || is_autocast_on(x)) return py::none();
   Tensor output, gradient;
   {
     py::gil_scoped_release no_gil;

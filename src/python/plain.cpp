@@ -1,10 +1,10 @@
 #include "python/plain.h"
 
-#include <ATen/autocast_mode.h>
-
 #include <array>
 #include <limits>
 #include <unordered_map>
+
+#include "ops/autocast.h"
 
 namespace fastops::plain {
 namespace {
@@ -352,9 +352,7 @@ std::optional<Network> network(const py::dict& modules, bool ensemble) {
 
 // Whether a linear layer has the input's dtype, which torch.nn asks for, or autocast gives it one.
 static bool fits(const Tensor& weight, const Tensor& input) {
-  if (weight.scalar_type() == input.scalar_type()) return true;
-  const c10::DeviceType device = input.device().type();
-  return at::autocast::is_autocast_available(device) && at::autocast::is_autocast_enabled(device);
+  return weight.scalar_type() == input.scalar_type() || is_autocast_on(input);
 }
 
 std::optional<Steps> steps(const py::dict& modules, const Tensor& input, bool residual) {
