@@ -64,8 +64,6 @@ def mlp_jet(
     _check("mlp_jet", input, weights, biases, activation, output_activation, params, output_params)
     if not torch.jit.is_scripting():
         check_tensor("mlp_jet", directions, "directions")
-        if torch.jit.is_tracing():
-            raise RuntimeError(NOT_TRACED.format("mlp_jet"))
         if torch.promote_types(input.dtype, directions.dtype) != input.dtype and not is_autocast_on(input.device):
             raise TypeError(
                 f"fastops.mlp_jet: directions are {directions.dtype}, but input is {input.dtype}; they must have the "
@@ -82,7 +80,7 @@ def mlp_jet(
         )
     if trace_weights is not None and not trace:
         raise ValueError("fastops.mlp_jet: trace_weights are given, but trace is False")
-    if input.dim() < 1 or directions.dim() < 2 or directions.size(-1) != input.size(-1):
+    if directions.dim() < 2 or directions.size(-1) != input.size(-1):
         raise ValueError(
             f"fastops.mlp_jet: directions must have shape [D, in_features] or [..., D, in_features], but has shape "
             f"{list(directions.shape)} for an input of shape {list(input.shape)}"
@@ -94,6 +92,38 @@ def mlp_jet(
             f"fastops.mlp_jet: directions of each point must have shape {sizes}, but have {list(directions.shape)}"
         )
     seconds = 0 if order == 1 else 1 if trace else count * (count + 1) // 2 if pairs else count
+    value, first, second = _jet(
+        input,
+        directions,
+        weights,
+        biases,
+        activation,
+        output_activation,
+        params,
+        output_params,
+        seconds,
+        trace_weights,
+    )
+    return value, first, second.squeeze(-2) if trace else second
+
+
+def _jet(
+    input: Tensor,
+    directions: Tensor,
+    weights: list[Tensor],
+    biases: list[Tensor | None] | None,
+    activation: str,
+    output_activation: str,
+    params: list[float] | None,
+    output_params: list[float] | None,
+    seconds: int,
+    trace_weights: list[float] | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """:func:`mlp_jet` of arguments that were checked, with so many rows of second derivatives."""
+    if not torch.jit.is_scripting() and torch.jit.is_tracing():
+        raise RuntimeError(NOT_TRACED.format("mlp_jet"))
+    count = directions.size(-2)
+    sizes = list(input.shape[:-1]) + [count, input.size(-1)]
     rows = [input.unsqueeze(-2), directions.expand(sizes)]
     if seconds > 0:
         rows.append(
@@ -129,7 +159,7 @@ def mlp_jet(
             [] if trace_weights is None else trace_weights,
         )
     value, first, second = _parts(result, [1, count, seconds])
-    return value.squeeze(-2), first, second.squeeze(-2) if trace else second
+    return value.squeeze(-2), first, second
 
 
 def _parts(rows: Tensor, sizes: list[int]) -> tuple[Tensor, Tensor, Tensor]:
@@ -180,8 +210,8 @@ def mlp_jacobian(
             list_of(output_params),
         )
     directions = torch.eye(input.size(-1), dtype=input.dtype, device=input.device)
-    value, first, _ = mlp_jet(
-        input, directions, weights, biases, activation, output_activation, params, output_params, order=1
+    value, first, _ = _jet(
+        input, directions, weights, biases, activation, output_activation, params, output_params, seconds=0
     )
     return value, first.transpose(-2, -1)
 
@@ -402,7 +432,7 @@ def mlp_laplacian(
     """
     _check("mlp_laplacian", input, weights, biases, activation, output_activation, params, output_params)
     directions = torch.eye(input.size(-1), dtype=input.dtype, device=input.device)
-    value, first, second = mlp_jet(
+    value, first, second = _jet(
         input,
         directions,
         weights,
@@ -411,10 +441,10 @@ def mlp_laplacian(
         output_activation,
         params,
         output_params,
-        trace=True,
+        seconds=1,
         trace_weights=trace_weights,
     )
-    return value, first.transpose(-2, -1), second
+    return value, first.transpose(-2, -1), second.squeeze(-2)
 
 
 def has_rows_of_pairs(inputs: int, outputs: int) -> bool:
@@ -464,8 +494,9 @@ def mlp_hessian(
             list_of(output_params),
         )
     directions = torch.eye(input.size(-1), dtype=input.dtype, device=input.device)
-    value, first, second = mlp_jet(
-        input, directions, weights, biases, activation, output_activation, params, output_params, pairs=True
+    pairs = count * (count + 1) // 2
+    value, first, second = _jet(
+        input, directions, weights, biases, activation, output_activation, params, output_params, seconds=pairs
     )
     # Where the pair (i, j) is in the order of pairs.
     all_inputs = torch.arange(count, device=input.device)
