@@ -53,6 +53,8 @@ constexpr Faster table[] = {
     {Cpu::intel, Operands::float32, Pass::forward, many_rows, any, large_weights},
     {Cpu::intel, Operands::pairs, Pass::forward, 1, few_rows, any},
     {Cpu::golden_cove, Operands::float32, Pass::forward, 1, 64, any},
+    {Cpu::golden_cove, Operands::float32, Pass::backward, 2, many_rows, large_weights},
+    {Cpu::golden_cove, Operands::float32, Pass::backward, 64, few_rows, 6 * large_weights},
     {Cpu::golden_cove, Operands::pairs, Pass::forward, 1, 64, any},
     {Cpu::golden_cove, Operands::tiles, Pass::forward, 1, any, any},
     {Cpu::golden_cove, Operands::tiles, Pass::backward, 1, many_rows, any},
@@ -176,6 +178,15 @@ bool go_in_slow_pairs(const at::Tensor& input) {
   return this_cpu() == Cpu::golden_cove && unpacked_kernels(dtype_of(input)).at_once > 1;
 }
 
+// Whether a row of features is no whole number of steps of AMX's tiles. PyTorch's oneDNN reads on behind such rows, and
+// multiplies that by zeros: of a NaN or an infinity in the next row it makes a NaN in this one (in torch 2.13).
+bool leaves_part_of_tile(at::TensorList weights) {
+  constexpr int64_t step = 32;
+  return std::any_of(weights.begin(), weights.end(), [](const at::Tensor& weight) {
+    return weight.size(-2) % step != 0 || weight.size(-1) % step != 0;
+  });
+}
+
 // Whether some weights lie as [in_features, out_features], which the kernels of packed products take, and no others.
 bool are_transposed(at::TensorList weights) { return std::any_of(weights.begin(), weights.end(), has_transposed_rows); }
 
@@ -209,7 +220,7 @@ bool goes_wide(const at::Tensor& input, int64_t rows, int64_t elements) {
   if (this_cpu() == Cpu::golden_cove) {
     if (go_in_slow_pairs(input)) return false;
     if (input.element_size() == 8) return rows >= 8 && rows <= few_rows;
-    return rows >= few_rows / 4 && (rows <= many_rows || elements <= large_weights / 8);
+    return rows >= few_rows / 4 && (rows <= many_rows || elements <= 3 * large_weights / 8);
   }
   return this_cpu() == Cpu::other_in_avx2 && rows <= 2 * many_rows && elements <= large_weights;
 }
@@ -260,9 +271,13 @@ bool goes_plain(const at::Tensor& input, at::TensorList weights, bool with_deriv
   const auto [rows, elements] = shape_of(input, weights);
   if (elements > large_weights / 4 || are_transposed(weights)) return false;
   if (wanted_products() == Products::unpacked) return true;
-  // Packed products, of values alone, and MKL's are faster from a layer of 256 by 256 features on.
-  const bool for_others = this_cpu() == Cpu::golden_cove || (this_cpu() == Cpu::other_in_avx2 && !with_derivatives);
-  if (for_others && elements > large_weights / 20) return false;
+  // Packed products, of values alone, and MKL's are faster from a layer of 256 by 256 features on. Of derivatives, on
+  // Golden Cove, they are from three of them on.
+  const bool for_golden_cove = this_cpu() == Cpu::golden_cove;
+  const int64_t most = for_golden_cove && with_derivatives ? large_weights / (input.element_size() == 8 ? 12 : 6)
+                       : for_golden_cove || (this_cpu() == Cpu::other_in_avx2 && !with_derivatives) ? large_weights / 20
+                                                                                                    : large_weights / 4;
+  if (elements > most) return false;
   const bool in_pairs = unpacked_kernels(dtype_of(input)).at_once > 1;
   // On Zen 4 pairs of 16-bit numbers gain on PyTorch's products, too, and for few rows on one thread.
   if (in_pairs && this_cpu() == Cpu::zen4) return true;
@@ -321,6 +336,8 @@ bool has_faster_products(const at::Tensor& input, at::TensorList weights, Pass p
     if (dtype == Dtype::bfloat16) return !cpu.has_bfloat16 || cpu.has_slow_bfloat16;
     return !cpu.has_tiles && (!cpu.has_float16 || elements <= large_weights);
   }
+  const bool in_tiles = in_16_bits && gemm.at_once > 2;
+  if (in_tiles && leaves_part_of_tile(weights)) return true;
   if (is_thin(rows, weights, elements)) return false;
   const Cpu kind = this_cpu();
   // Packing goes across the rows of transposed weights, which MKL takes as they are. Measured on Zen 3.
@@ -332,7 +349,8 @@ bool has_faster_products(const at::Tensor& input, at::TensorList weights, Pass p
   constexpr int64_t tiny_weights = 1024;
   if (ensemble && kind == Cpu::other_in_avx2 && elements <= tiny_weights) return false;
   if (are_small(kind, dtype, rows, elements)) return true;
-  const Operands operands = in_16_bits                ? gemm.at_once > 2 ? Operands::tiles : Operands::pairs
+  const Operands operands = in_tiles                  ? Operands::tiles
+                            : in_16_bits              ? Operands::pairs
                             : dtype == Dtype::float64 ? Operands::float64
                                                       : Operands::float32;
   const bool is_by_intel = kind == Cpu::intel || kind == Cpu::golden_cove;
