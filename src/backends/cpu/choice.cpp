@@ -232,6 +232,17 @@ bool has_plain_layers(const at::Tensor& input) {
   return this_cpu() != Cpu::intel && !go_in_slow_pairs(input);
 }
 
+// The weights, of all layers together, up to which backward passes do so on this CPU. Packed products, of values alone,
+// and MKL's are faster from a layer of 256 by 256 features on, of derivatives on Golden Cove from a third one on, in
+// float64 from a second one. Measured.
+constexpr int64_t most_plain_weights = large_weights / 4;
+int64_t most_plain_elements(const at::Tensor& input, bool with_derivatives) {
+  const Cpu kind = this_cpu();
+  if (kind == Cpu::golden_cove && with_derivatives) return large_weights / (input.element_size() == 8 ? 12 : 6);
+  const bool for_others = kind == Cpu::golden_cove || (kind == Cpu::other_in_avx2 && !with_derivatives);
+  return for_others ? large_weights / 20 : most_plain_weights;
+}
+
 // Whether rows fill three quarters of the vectors that they take, or half of those of four numbers.
 bool fill_vectors(int64_t rows, int64_t vector) {
   const int64_t computed = (rows + vector - 1) / vector * vector;
@@ -269,15 +280,9 @@ bool goes_unpacked(const at::Tensor& input, at::TensorList weights, Pass pass) {
 bool goes_plain(const at::Tensor& input, at::TensorList weights, bool with_derivatives) {
   if (!has_plain_layers(input)) return false;
   const auto [rows, elements] = shape_of(input, weights);
-  if (elements > large_weights / 4 || are_transposed(weights)) return false;
+  if (elements > most_plain_weights || are_transposed(weights)) return false;
   if (wanted_products() == Products::unpacked) return true;
-  // Packed products, of values alone, and MKL's are faster from a layer of 256 by 256 features on. Of derivatives, on
-  // Golden Cove, they are from three of them on.
-  const bool for_golden_cove = this_cpu() == Cpu::golden_cove;
-  const int64_t most = for_golden_cove && with_derivatives ? large_weights / (input.element_size() == 8 ? 12 : 6)
-                       : for_golden_cove || (this_cpu() == Cpu::other_in_avx2 && !with_derivatives) ? large_weights / 20
-                                                                                                    : large_weights / 4;
-  if (elements > most) return false;
+  if (elements > most_plain_elements(input, with_derivatives)) return false;
   const bool in_pairs = unpacked_kernels(dtype_of(input)).at_once > 1;
   // On Zen 4 pairs of 16-bit numbers gain on PyTorch's products, too, and for few rows on one thread.
   if (in_pairs && this_cpu() == Cpu::zen4) return true;
