@@ -162,6 +162,9 @@ namespace {
 
 constexpr int64_t most_narrow_features = 128;
 
+// Of more weights than these, MKL multiplies more than 256 rows as fast on Golden Cove; so it does with a single layer.
+constexpr int64_t golden_cove_wide_weights = 3 * large_weights / 8;
+
 int64_t most_features(const at::Tensor& input, at::TensorList weights) {
   int64_t most = input.size(-1);
   for (const at::Tensor& weight : weights) most = std::max(most, weight.size(-2));
@@ -178,12 +181,14 @@ bool go_in_slow_pairs(const at::Tensor& input) {
   return this_cpu() == Cpu::golden_cove && unpacked_kernels(dtype_of(input)).at_once > 1;
 }
 
-// Whether a row of features is no whole number of steps of AMX's tiles. PyTorch's oneDNN reads on behind such rows, and
-// multiplies that by zeros: of a NaN or an infinity in the next row it makes a NaN in this one (in torch 2.13).
-bool leaves_part_of_tile(at::TensorList weights) {
+// Whether the depth of some product is no whole number of steps of AMX's tiles. PyTorch's oneDNN reads past the end of
+// such rows and multiplies what is there by zeros: a NaN or an infinity in the next row makes NaNs in this one (torch
+// 2.13). It does not do so for a depth of 1 or 2.
+bool leaves_part_of_tile(at::TensorList weights, Pass pass) {
   constexpr int64_t step = 32;
-  return std::any_of(weights.begin(), weights.end(), [](const at::Tensor& weight) {
-    return weight.size(-2) % step != 0 || weight.size(-1) % step != 0;
+  return std::any_of(weights.begin(), weights.end(), [&](const at::Tensor& weight) {
+    const int64_t depth = weight.size(pass == Pass::forward ? -1 : -2);
+    return depth > 2 && depth % step != 0;
   });
 }
 
@@ -196,10 +201,10 @@ bool can_go_in_vectors(const at::Tensor& input, at::TensorList weights) {
   const UnpackedKernels& kernels = unpacked_kernels(dtype_of(input));
   const auto [rows, elements] = shape_of(input, weights);
   // A layer by itself is turned around for nothing but its own product. Measured.
-  const int64_t most_packed = this_cpu() == Cpu::golden_cove && rows <= many_rows ? 0
-                              : input.element_size() > 2                          ? large_weights / 4
-                              : this_cpu() == Cpu::zen4                           ? large_weights / 8
-                                                                                  : large_weights;
+  const int64_t most_packed = this_cpu() == Cpu::golden_cove ? (rows <= many_rows ? 0 : golden_cove_wide_weights)
+                              : input.element_size() > 2     ? large_weights / 4
+                              : this_cpu() == Cpu::zen4      ? large_weights / 8
+                                                             : large_weights;
   // Rows that are converted anyway are turned around on the way, where a tile of packed products is mostly empty.
   constexpr int64_t tile_mostly_empty = 8;
   const bool is_narrow = weights.size() == 1 && !takes_as_stored(input) && weights[0].size(-2) <= tile_mostly_empty;
@@ -220,7 +225,7 @@ bool goes_wide(const at::Tensor& input, int64_t rows, int64_t elements) {
   if (this_cpu() == Cpu::golden_cove) {
     if (go_in_slow_pairs(input)) return false;
     if (input.element_size() == 8) return rows >= 8 && rows <= few_rows;
-    return rows >= few_rows / 4 && (rows <= many_rows || elements <= 3 * large_weights / 8);
+    return rows >= few_rows / 4 && (rows <= many_rows || elements <= golden_cove_wide_weights);
   }
   return this_cpu() == Cpu::other_in_avx2 && rows <= 2 * many_rows && elements <= large_weights;
 }
@@ -232,15 +237,17 @@ bool has_plain_layers(const at::Tensor& input) {
   return this_cpu() != Cpu::intel && !go_in_slow_pairs(input);
 }
 
-// The weights, of all layers together, up to which backward passes do so on this CPU. Packed products, of values alone,
-// and MKL's are faster from a layer of 256 by 256 features on, of derivatives on Golden Cove from a third one on, in
-// float64 from a second one. Measured.
-constexpr int64_t most_plain_weights = large_weights / 4;
+// The weights, of all layers together, up to which backward passes do so on this CPU: packed products, of values alone,
+// and MKL's are faster from a layer of 256 by 256 features on. Of derivatives, on Golden Cove, from a third such layer
+// on, in float64 from a second one. Measured.
+constexpr int64_t most_plain_weights = large_weights / 4;  // on any CPU
 int64_t most_plain_elements(const at::Tensor& input, bool with_derivatives) {
-  const Cpu kind = this_cpu();
-  if (kind == Cpu::golden_cove && with_derivatives) return large_weights / (input.element_size() == 8 ? 12 : 6);
-  const bool for_others = kind == Cpu::golden_cove || (kind == Cpu::other_in_avx2 && !with_derivatives);
-  return for_others ? large_weights / 20 : most_plain_weights;
+  constexpr int64_t less_than_256_squared = large_weights / 20;
+  if (this_cpu() == Cpu::golden_cove) {
+    if (!with_derivatives) return less_than_256_squared;
+    return large_weights / (input.element_size() == 8 ? 12 : 6);
+  }
+  return this_cpu() == Cpu::other_in_avx2 && !with_derivatives ? less_than_256_squared : most_plain_weights;
 }
 
 // Whether rows fill three quarters of the vectors that they take, or half of those of four numbers.
@@ -342,7 +349,7 @@ bool has_faster_products(const at::Tensor& input, at::TensorList weights, Pass p
     return !cpu.has_tiles && (!cpu.has_float16 || elements <= large_weights);
   }
   const bool in_tiles = in_16_bits && gemm.at_once > 2;
-  if (in_tiles && leaves_part_of_tile(weights)) return true;
+  if (in_tiles && leaves_part_of_tile(weights, pass)) return true;
   if (is_thin(rows, weights, elements)) return false;
   const Cpu kind = this_cpu();
   // Packing goes across the rows of transposed weights, which MKL takes as they are. Measured on Zen 3.
