@@ -88,7 +88,7 @@ def products(device):
 
 @functools.cache
 def reads_around_matrices(dtype):
-    """Whether PyTorch's products take something from around a matrix: oneDNN, with AMX, multiplies what it reads there by zeros."""
+    """Whether PyTorch's products read around a matrix: oneDNN does, with AMX, and multiplies that by zeros."""
     matrix = torch.full((19, 20), float("nan"), dtype=dtype)[:, :17].fill_(1.0)
     return F.linear(matrix, torch.ones(64, 17, dtype=dtype)).isnan().any().item()
 

@@ -132,8 +132,8 @@ def sequence_parallel(rank: int, mesh: DeviceMesh, kind: str, folder: str) -> No
     assert_trained_like_one_process(module, kind)
 
 
-def tensor_parallel_in_one_op(rank: int, mesh: DeviceMesh, kind: str, folder: str) -> None:
-    """With parameters that are DTensors and layers without hooks, the module calls its op."""
+def tensor_parallel_without_hooks(rank: int, mesh: DeviceMesh, kind: str, folder: str) -> None:
+    """With parameters that are DTensors, where no layer has hooks: one layer after another."""
 
     def distribute(name: str, layer: nn.Module, mesh: DeviceMesh) -> None:
         style = PLANS[kind].get(name)
@@ -172,7 +172,7 @@ WAYS = [
     sharded_with_checkpoints,
     tensor_parallel,
     tensor_parallel_in_dtensors,
-    tensor_parallel_in_one_op,
+    tensor_parallel_without_hooks,
     sequence_parallel,
     checkpoint,
 ]

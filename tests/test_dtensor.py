@@ -29,7 +29,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
-from fastops.nn import MLP, GatedMLP
+from fastops.nn import MLP, EnsembleMLP, GatedMLP
 from processes import needs_gloo, run_in_processes
 from reference import ACTIVATIONS
 from sample import Sample, close
@@ -293,6 +293,27 @@ def test_strategies_are_not_taken_from_another_call(grid: DeviceMesh) -> None:
     for place in range(3):
         biases = [bias if i == place else None for i in range(3)]
         assert ops.gated_mlp(square, square, square, square, *biases).shape == (4, 4)
+
+
+def test_process_outside_the_mesh(grid: DeviceMesh) -> None:
+    """It takes part with empty results, and in ops with lists of them is told that it can't."""
+    elsewhere = DeviceMesh("cpu", [1])
+    x = distribute_tensor(torch.randn(4, 3), elsewhere, [Replicate()])
+    weight = distribute_tensor(torch.randn(2, 3), elsewhere, [Replicate()]).requires_grad_()
+    torch.ops.fastops.gated_mlp(x, weight, weight, weight.t()).sum().backward()
+    assert weight.grad.to_local().numel() == 0
+    with torch.no_grad():
+        assert torch.ops.fastops.mlp(x, [weight], [None], "relu").to_local().numel() == 0
+    with pytest.raises(NotImplementedError, match="not in the mesh"):
+        torch.ops.fastops.mlp(x, [weight], [None], "relu")
+
+
+def test_members_of_an_ensemble(grid: DeviceMesh) -> None:
+    """The layers that to_modules() makes have DTensors, too."""
+    ensemble = distribute_module(EnsembleMLP(2, 6, [5], 3), grid)
+    for i, member in enumerate(ensemble.to_modules()):
+        assert all(isinstance(parameter.data, DTensor) for parameter in member.parameters())
+        assert torch.equal(member[0].weight.to_local(), ensemble[0].weight.to_local()[i])
 
 
 def test_every_op_has_a_rule() -> None:

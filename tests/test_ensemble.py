@@ -264,7 +264,9 @@ def test_module(device, activation):
     """It computes what its members do; their state dicts stacked are its own."""
     torch.manual_seed(0)
     ensemble = fastops.nn.EnsembleMLP(3, 4, [8, 8], 2, activation=activation, output_activation="silu").to(device)
+    state = torch.random.get_rng_state()
     members = ensemble.to_modules()
+    assert torch.equal(torch.random.get_rng_state(), state)
     x = torch.randn(5, 4, device=device)
     expected = torch.stack([member(x) for member in members])
     torch.testing.assert_close(ensemble(x), expected)

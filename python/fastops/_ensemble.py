@@ -193,20 +193,14 @@ class EnsembleMLP(Perceptron):
                 if not isinstance(module, EnsembleLinear):
                     modules[name] = as_module(module)
                     continue
-                weight, bias = module.weight, module.bias
-                linear = nn.Linear(
-                    module.in_features,
-                    module.out_features,
-                    bias is not None,
-                    device=weight.device,
-                    dtype=weight.dtype,
-                )
-                with torch.no_grad():
-                    linear.weight.copy_(weight[member])
-                    if bias is not None:
-                        linear.bias.copy_(bias[member])
-                for copy, parameter in zip(linear.parameters(), module.parameters(), strict=True):
-                    copy.requires_grad_(parameter.requires_grad)
+                linear = nn.Linear.__new__(nn.Linear)
+                nn.Module.__init__(linear)
+                linear.in_features, linear.out_features = module.in_features, module.out_features
+                for key, parameter in module._parameters.items():
+                    copy = None
+                    if parameter is not None:
+                        copy = nn.Parameter(parameter[member].detach().clone(), parameter.requires_grad)
+                    linear.register_parameter(key, copy)
                 modules[name] = linear
             networks.append(nn.Sequential(modules).train(self.training))
         return networks

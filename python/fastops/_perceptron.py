@@ -168,8 +168,9 @@ class Perceptron(nn.Sequential):
         if network is None:
             raise RuntimeError(
                 f"fastops.{name}: its modules are more than linear layers with the same activation between them: "
-                "there is a norm, a residual connection or active dropout (call eval()), the activations differ, or "
-                "one has hooks or was replaced, or there are hooks for all modules, as under FlopCounterMode"
+                "there is a norm, a residual connection or active dropout (call eval()), the activations differ, one "
+                "has hooks or was replaced, there are hooks for all modules, as under FlopCounterMode, or the weights "
+                "are no plain tensors, as those that FSDP2 has not gathered (register_fsdp_forward_method)"
             )
         names = ("weights", "biases", "activation", "output_activation", "params", "output_params")
         return self._points(input), dict(zip(names, (*network.parameters, *network.functions), strict=True))

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain, compress, repeat
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -219,6 +219,14 @@ class _Specs(tuple[Any, ...]):
     """The specs of several results. DTensor, which expects no list among them, asks each for its placements."""
 
     placements = ()
+
+    @property
+    def tensor_meta(self) -> NoReturn:
+        """Of one result that a process outside the mesh makes up: DTensor can't make up several."""
+        raise NotImplementedError(
+            "fastops: a process is not in the mesh of its DTensors, and the op has a list of results (mlp, mlp_jet and "
+            "sequential in training): call it in the processes of the mesh alone, or under torch.no_grad()"
+        )
 
 
 def _arranged(made: Any, specs: Iterator[DTensorSpec | None]) -> Any:
