@@ -87,10 +87,14 @@ def products(device):
 
 
 @functools.cache
-def reads_around_matrices(dtype):
-    """Whether PyTorch's products read around a matrix: oneDNN does, with AMX, and multiplies that by zeros."""
-    matrix = torch.full((19, 20), float("nan"), dtype=dtype)[:, :17].fill_(1.0)
-    return F.linear(matrix, torch.ones(64, 17, dtype=dtype)).isnan().any().item()
+def reads_around_matrices(device, dtype):
+    """Whether products are PyTorch's that read around a matrix: oneDNN does, with AMX, and multiplies that by zeros."""
+    if device.type == "cpu" and products(device) != "torch":
+        return False
+    matrix = torch.ones(19, 17, dtype=dtype)
+    matrix[1::2] = float("nan")
+    results = F.linear(matrix.to(device), torch.ones(64, 17, dtype=dtype, device=device))
+    return results.cpu()[0::2].isnan().any().item()
 
 
 def windows(values, length):

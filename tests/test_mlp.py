@@ -263,7 +263,7 @@ def test_blocks(device, dtype, rows, sizes, restore_threads):
 def test_narrow(device, dtype, rows, sizes, hidden, restore_threads):
     """Few features, which vectors of rows are for: nothing around the input is read as part of it."""
     network = plain_network(rows, *sizes, dtype=dtype, device=device, output="tanh")
-    around = 1.0 if products(device) == "torch" and reads_around_matrices(dtype) else float("nan")
+    around = 1.0 if reads_around_matrices(device, dtype) else float("nan")
     outer = torch.full((rows, sizes[0] + 3), around, dtype=dtype, device=device)
     outer[:, : sizes[0]] = network.input
     network = replace(network, input=outer[:, : sizes[0]], hidden=(hidden, ()))
@@ -285,7 +285,7 @@ def test_narrow(device, dtype, rows, sizes, hidden, restore_threads):
 @pytest.mark.parametrize(("rows", "sizes"), [(19, (17, 64)), (50, (34, 70, 38)), (300, (1030, 1100, 34))])
 def test_rows_do_not_touch(device, dtype, rows, sizes):
     """A NaN in a row stays there, in the output and in the gradient of the input."""
-    if products(device) == "torch" and reads_around_matrices(dtype):
+    if reads_around_matrices(device, dtype):
         pytest.skip("PyTorch's products carry a NaN to the row before")
     network = plain_network(rows, *sizes, dtype=dtype, device=device, output="silu")
     results = []
