@@ -82,6 +82,18 @@ class EnsembleLinear(nn.Module):
 know(EnsembleLinear)
 
 
+def _fill(
+    layer: nn.Linear | EnsembleLinear, like: nn.Linear | EnsembleLinear, values: dict[str, Tensor | None]
+) -> None:
+    """Makes a layer that is only allocated one like another, with parameters of these values."""
+    nn.Module.__init__(layer)
+    layer.in_features, layer.out_features = like.in_features, like.out_features
+    for key, parameter in like._parameters.items():
+        value = values[key]
+        trained = parameter is not None and parameter.requires_grad
+        layer.register_parameter(key, None if value is None else nn.Parameter(value.detach(), trained))
+
+
 class EnsembleMLP(Perceptron):
     """Several :class:`MLP` of one form, each with parameters of its own, in one op.
 
@@ -166,14 +178,12 @@ class EnsembleMLP(Perceptron):
                 stacked[name] = as_module(first)
                 continue
             layer = EnsembleLinear.__new__(EnsembleLinear)
-            nn.Module.__init__(layer)
-            layer.members, layer.in_features, layer.out_features = len(modules), first.in_features, first.out_features
-            for key, parameter in first._parameters.items():
-                if parameter is None:
-                    layer.register_parameter(key, None)
-                    continue
-                values = torch.stack([member._parameters[key] for member in members])
-                layer.register_parameter(key, nn.Parameter(values.detach(), parameter.requires_grad))
+            values = {
+                key: None if parameter is None else torch.stack([member._parameters[key] for member in members])
+                for key, parameter in first._parameters.items()
+            }
+            _fill(layer, first, values)
+            layer.members = len(modules)
             stacked[name] = layer
         ensemble = cls.__new__(cls)
         nn.Sequential.__init__(ensemble, stacked)
@@ -194,13 +204,11 @@ class EnsembleMLP(Perceptron):
                     modules[name] = as_module(module)
                     continue
                 linear = nn.Linear.__new__(nn.Linear)
-                nn.Module.__init__(linear)
-                linear.in_features, linear.out_features = module.in_features, module.out_features
-                for key, parameter in module._parameters.items():
-                    copy = None
-                    if parameter is not None:
-                        copy = nn.Parameter(parameter[member].detach().clone(), parameter.requires_grad)
-                    linear.register_parameter(key, copy)
+                values = {
+                    key: None if parameter is None else parameter[member].clone()
+                    for key, parameter in module._parameters.items()
+                }
+                _fill(linear, module, values)
                 modules[name] = linear
             networks.append(nn.Sequential(modules).train(self.training))
         return networks
