@@ -284,7 +284,7 @@ def test_narrow(device, dtype, rows, sizes, hidden, restore_threads):
 @every_dtype
 @pytest.mark.parametrize(("rows", "sizes"), [(19, (17, 64)), (50, (34, 70, 38)), (300, (1030, 1100, 34))])
 def test_rows_do_not_touch(device, dtype, rows, sizes):
-    """A NaN in a row stays there, in the output and in the gradient of the input."""
+    """A NaN in a row stays there, in the output and in the gradient of the input; one in a weight in its output."""
     if reads_around_matrices(device, dtype):
         pytest.skip("PyTorch's products carry a NaN to the row before")
     network = plain_network(rows, *sizes, dtype=dtype, device=device, output="silu")
@@ -298,6 +298,13 @@ def test_rows_do_not_touch(device, dtype, rows, sizes):
     for finite, touched in zip(*results, strict=True):
         assert touched[1::2].isnan().all()
         assert_same_bits(touched[0::2], finite[0::2])
+
+    x, weights, *rest = network.arguments
+    last = weights[-1].detach().clone()
+    last[1::2] = float("nan")
+    touched = ops.mlp(x.detach(), [*weights[:-1], last], *rest)
+    assert touched[:, 1::2].isnan().all()
+    assert_same_bits(touched[:, 0::2], ops.mlp(x.detach(), weights, *rest)[:, 0::2])
 
 
 @every_dtype

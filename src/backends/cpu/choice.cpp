@@ -181,6 +181,9 @@ bool go_in_slow_pairs(const at::Tensor& input) {
   return this_cpu() == Cpu::golden_cove && unpacked_kernels(dtype_of(input)).at_once > 1;
 }
 
+// Whether they are multiplied in tiles.
+bool go_in_tiles(const at::Tensor& input) { return gemm_kernels(dtype_of(input)).at_once > 2; }
+
 // Whether the depth of some product is no whole number of steps of AMX's tiles. PyTorch's oneDNN reads past the end of
 // such rows and multiplies what is there by zeros: a NaN or an infinity in the next row makes NaNs in this one (torch
 // 2.13). It does not do so for a depth of 1 or 2.
@@ -201,10 +204,11 @@ bool can_go_in_vectors(const at::Tensor& input, at::TensorList weights) {
   const UnpackedKernels& kernels = unpacked_kernels(dtype_of(input));
   const auto [rows, elements] = shape_of(input, weights);
   // A layer by itself is turned around for nothing but its own product. Measured.
-  const int64_t most_packed = this_cpu() == Cpu::golden_cove ? (rows <= many_rows ? 0 : golden_cove_wide_weights)
-                              : input.element_size() > 2     ? large_weights / 4
-                              : this_cpu() == Cpu::zen4      ? large_weights / 8
-                                                             : large_weights;
+  const int64_t most_packed = go_in_tiles(input)               ? (rows <= few_rows ? small_weights : any)
+                              : this_cpu() == Cpu::golden_cove ? (rows <= many_rows ? 0 : golden_cove_wide_weights)
+                              : input.element_size() > 2       ? large_weights / 4
+                              : this_cpu() == Cpu::zen4        ? large_weights / 8
+                                                               : large_weights;
   // Rows that are converted anyway are turned around on the way, where a tile of packed products is mostly empty.
   constexpr int64_t tile_mostly_empty = 8;
   const bool is_narrow = weights.size() == 1 && !takes_as_stored(input) && weights[0].size(-2) <= tile_mostly_empty;
@@ -212,9 +216,8 @@ bool can_go_in_vectors(const at::Tensor& input, at::TensorList weights) {
   const bool in_short_vectors = this_cpu() == Cpu::other_in_avx2 && kernels.vector <= 4;
   const bool few_for_packing = in_short_vectors && rows <= few_rows / 2;
   const bool always = weights.size() > 1 || is_narrow || few_for_packing || wanted_products() == Products::unpacked;
-  const int64_t least = always ? 1 : most_packed + 1;
   const int64_t least_rows = !in_short_vectors ? kernels.vector : is_ensemble(weights) ? 2 : 1;
-  return kernels.numbers.product && rows >= least_rows && elements >= least;
+  return kernels.numbers.product && rows >= least_rows && elements > (always ? 0 : most_packed);
 }
 
 // Whether networks of more features do so in the forward pass. Weights that would have to be converted before do not.
@@ -222,6 +225,8 @@ bool goes_wide(const at::Tensor& input, int64_t rows, int64_t elements) {
   if (!takes_as_stored(input)) return false;
   if (wanted_products() == Products::unpacked || this_cpu() == Cpu::zen4) return true;
   if (this_cpu() == Cpu::other) return rows <= few_rows / 4 || elements <= 2 * large_weights;
+  // Few rows of any weights, which are read once, and more of such as stay in the L2 cache.
+  if (go_in_tiles(input)) return rows <= few_rows || (rows <= 2 * many_rows && elements <= large_weights / 2);
   if (this_cpu() == Cpu::golden_cove) {
     if (go_in_slow_pairs(input)) return false;
     if (input.element_size() == 8) return rows >= 8 && rows <= few_rows;
@@ -314,8 +319,8 @@ bool goes_unpacked_with_steps(const at::Tensor& input, at::TensorList weights, P
 }
 
 bool goes_unpacked_by_layers(const at::Tensor& input, const at::Tensor& gate_weight) {
-  // Where reading the weights is most of the work.
-  return gate_weight.numel() > large_weights && goes_unpacked(input, gate_weight, Pass::forward);
+  // Where reading the weights is most of the work, and turning rows around little of it.
+  return gate_weight.numel() > large_weights && !go_in_tiles(input) && goes_unpacked(input, gate_weight, Pass::forward);
 }
 
 bool goes_unpacked(const at::Tensor& a, const at::Tensor& b) {
@@ -337,19 +342,19 @@ bool has_faster_products(const at::Tensor& input, at::TensorList weights, Pass p
   const bool ensemble = is_ensemble(weights);
   const auto [rows, elements] = shape_of(input, weights);
   if (elements == 0) return true;  // there is nothing to be multiplied, and hidden features need no memory
+  static const CpuTraits cpu = cpu_traits();
+  if (cpu.has_tiles && dtype == Dtype::bfloat16 && leaves_part_of_tile(weights, pass)) return true;
   const bool in_16_bits = gemm.operand == Dtype::bfloat16;
   if (!in_16_bits && (dtype == Dtype::bfloat16 || dtype == Dtype::float16)) {
     // They are converted, and computed with in float32: PyTorch's oneDNN is slower without instructions for them, and
     // with those of bfloat16 that are slow. It converts float16 itself where there are no tiles.
-    static const CpuTraits cpu = cpu_traits();
     // But for one output of many numbers: it multiplies those where they lie.
     if (!ensemble && weights.size() == 1 && elements > most_narrow_features && elements == input.size(-1)) return false;
     if (elements <= small_weights) return true;
     if (dtype == Dtype::bfloat16) return !cpu.has_bfloat16 || cpu.has_slow_bfloat16;
     return !cpu.has_tiles && (!cpu.has_float16 || elements <= large_weights);
   }
-  const bool in_tiles = in_16_bits && gemm.at_once > 2;
-  if (in_tiles && leaves_part_of_tile(weights, pass)) return true;
+  const bool in_tiles = go_in_tiles(input);
   if (is_thin(rows, weights, elements)) return false;
   const Cpu kind = this_cpu();
   // Packing goes across the rows of transposed weights, which MKL takes as they are. Measured on Zen 3.

@@ -338,6 +338,12 @@ struct PlainProduct {
 // products (UnpackedKernels).
 struct PanelKernels {
   int64_t number_size;  // the bytes of a number
+  int64_t tile_rows;    // the rows that products take at once, in whole vectors
+  // Of a panel that goes through all layers: so many tiles, of so many bytes that they stay in the cache; and of one
+  // whose features threads share.
+  int64_t most_tiles;
+  int64_t most_bytes;
+  int64_t most_shared_tiles;
   // Features from `first` to `end` of a panel, or a layer's outputs up to its steps, which are what `steps` does. y is
   // x where there is no product.
   void (*read)(ConstRows matrix, const PanelRows&, int64_t first, int64_t end, void* panel);
@@ -350,7 +356,6 @@ struct PanelKernels {
 struct UnpackedKernels {
   int64_t vector;  // the numbers of a vector
   int64_t in_vectors(int64_t n) const { return (n + vector - 1) / vector * vector; }
-  int64_t tile_rows;     // the rows that products take at once, in whole vectors
   PanelKernels numbers;  // of layers with weights in the type that is computed with
   PanelKernels stored;   // of layers with weights in the storage type, without steps; null where there are none
   // From the last layer down to `first_layer`. Needs room for a vector for each number of the vectors' sums, too.

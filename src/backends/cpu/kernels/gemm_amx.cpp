@@ -3,13 +3,13 @@
 //
 // Two tiles of the left-hand matrix and two of a panel make four tiles of sums. Rows of a left-hand matrix are read in
 // place, packed ones are tiles of 16 rows and 32 steps of the depth. Panels are those of pairs.h, whose depth is a
-// multiple of 32.
+// multiple of 32; or those of pair_panels.h, of few rows, and the left-hand matrix are the weights where they lie.
 #define CPU_CAPABILITY_AVX512  // of which this is a part
 
 #include <atomic>
 
 #include "backends/cpu/kernels/gemm.h"
-#include "backends/cpu/kernels/pairs.h"
+#include "backends/cpu/kernels/pair_panels.h"
 
 namespace fastops::cpu::CPU_CAPABILITY {
 namespace {
@@ -54,28 +54,27 @@ class Shape {
   int64_t upper_ = 0, lower_ = 0;
 };
 
-// The left-hand matrix for two tiles of rows below each other: a tile's rows are `stride` bytes apart, the lower tile
-// is `lower` bytes behind the upper one, and the next 32 steps of the depth are `step` bytes behind the ones before.
-struct Left {
+// One or two tiles of a matrix: a tile's rows are `stride` bytes apart, the second tile is `second` bytes behind the
+// first one, and the next 32 steps of the depth are `step` bytes behind the ones before.
+struct TilesOf {
   const char* data;
   int64_t stride;
-  int64_t lower;
+  int64_t second;
   int64_t step;
 };
 
-// sums += left * panel for 32 steps of the depth.
+// sums += left * right for 32 steps of the depth.
 template <int down, int across>
-FASTOPS_ALWAYS_INLINE void multiply_step(const char* a, int64_t stride, int64_t lower, const char* panel) {
-  constexpr int64_t panel_stride = across * row_bytes;
-  _tile_loadd(6, panel, panel_stride);
-  _tile_loadd(4, a, stride);
+FASTOPS_ALWAYS_INLINE void multiply_step(const TilesOf& left, const TilesOf& right) {
+  _tile_loadd(6, right.data, right.stride);
+  _tile_loadd(4, left.data, left.stride);
   _tile_dpbf16ps(0, 4, 6);
   if constexpr (across == 2) {
-    _tile_loadd(7, panel + row_bytes, panel_stride);
+    _tile_loadd(7, right.data + right.second, right.stride);
     _tile_dpbf16ps(1, 4, 7);
   }
   if constexpr (down == 2) {
-    _tile_loadd(5, a + lower, stride);
+    _tile_loadd(5, left.data + left.second, left.stride);
     _tile_dpbf16ps(2, 5, 6);
     if constexpr (across == 2) _tile_dpbf16ps(3, 5, 7);
   }
@@ -87,13 +86,13 @@ struct Ahead {
   int64_t lines;
 };
 
-// sums (+)= left * panel for one or two tiles of rows and of columns: `steps` times 32 steps of the depth, and then
-// those that are at `last` alone, if there are any.
+// sums (+)= left * right for one or two tiles of rows and of columns: `steps` times 32 steps of the depth, and then
+// those of the left-hand matrix that are at `last` alone, if there are any. Rows of sums are `sums_stride` apart.
 template <int down, int across>
-void multiply_tiles(const Left& left, int64_t steps, const char* last, const char* panel, Ahead ahead, float* sums,
-                    bool add) {
-  constexpr int64_t stride = panel_columns<float> * sizeof(float);
-  float* const lower = sums + side * panel_columns<float>;
+void multiply_tiles(TilesOf left, int64_t steps, const char* last, TilesOf right, Ahead ahead, float* sums,
+                    int64_t sums_stride, bool add) {
+  const int64_t stride = sums_stride * int64_t{sizeof(float)};
+  float* const lower = sums + side * sums_stride;
   if (add) {
     _tile_loadd(0, sums, stride);
     if constexpr (across == 2) _tile_loadd(1, sums + side, stride);
@@ -107,9 +106,11 @@ void multiply_tiles(const Left& left, int64_t steps, const char* last, const cha
   }
   for (int64_t k = 0; k < steps; ++k) {
     for (int64_t line = 0; line < ahead.lines; ++line, ahead.data += row_bytes) FASTOPS_PREFETCH(ahead.data);
-    multiply_step<down, across>(left.data + k * left.step, left.stride, left.lower, panel + k * across * tile_bytes);
+    multiply_step<down, across>(left, right);
+    left.data += left.step;
+    right.data += right.step;
   }
-  if (last) multiply_step<down, across>(last, row_bytes, tile_bytes, panel + steps * across * tile_bytes);
+  if (last) multiply_step<down, across>({last, row_bytes, tile_bytes, 0}, right);
   _tile_stored(0, sums, stride);
   if constexpr (across == 2) _tile_stored(1, sums + side, stride);
   if constexpr (down == 2) _tile_stored(2, lower, stride);
@@ -163,7 +164,7 @@ void multiply_panel(const Product& product, const Remainders& remainders, int64_
       const int64_t upper = std::min(side, rows - r);
       const int64_t lower = std::min(side, rows - r - upper);
       shape.set(upper, lower);
-      Left left{};
+      TilesOf left{};
       if (product.packed) {
         const auto* const tiles = static_cast<const BFloat16*>(product.a.data) + r * padded + k * side;
         left = {reinterpret_cast<const char*>(tiles), row_bytes, padded * row_bytes / 2, tile_bytes};
@@ -174,8 +175,9 @@ void multiply_panel(const Product& product, const Remainders& remainders, int64_
       }
       const char* const last = is_last ? remainders.from_row(r) : nullptr;
       const int64_t steps = last ? depth / at_once : (depth + at_once - 1) / at_once;
-      tiles_of[lower > 0][across - 1](left, steps, last, reinterpret_cast<const char*>(b), {ahead, lines},
-                                      strip + r * panel_columns<float>, add || block > 0);
+      const TilesOf right{reinterpret_cast<const char*>(b), across * row_bytes, row_bytes, across * tile_bytes};
+      tiles_of[lower > 0][across - 1](left, steps, last, right, {ahead, lines}, strip + r * panel_columns<float>,
+                                      panel_columns<float>, add || block > 0);
       ahead += steps * lines * row_bytes;
     }
     order_memory();
@@ -228,6 +230,69 @@ void pack_tiles(ConstRows matrix, int64_t depth, int64_t rows, void* packed, voi
   }
 }
 
+// ---- networks without packing ----
+
+// Zeros behind the features of a panel, up to a multiple of 32.
+void clear_behind(void* panel, int64_t features, int64_t stride) {
+  const int64_t pairs = (features + 1) / 2;
+  std::fill(static_cast<float*>(panel) + pairs * stride,
+            static_cast<float*>(panel) + pair_count<at_once>(features) * stride, 0.0F);
+}
+
+void read_panel_of_tiles(ConstRows matrix, const PanelRows& rows, int64_t first, int64_t end, void* panel) {
+  read_pairs(matrix, rows, first, end, panel);
+  clear_behind(panel, end, rows.stride);
+}
+
+// The last steps of two tiles of rows of weights, with zeros behind their end.
+struct LastSteps {
+  alignas(64) char data[2 * tile_bytes];
+
+  void copy(ConstRows weight, int64_t first, int64_t rows, int64_t k, int64_t count) {
+    const auto mask = static_cast<__mmask32>((uint64_t{1} << count) - 1);
+    for (int64_t r = 0; r < rows; ++r) {
+      _mm512_store_si512(data + r * row_bytes, _mm512_maskz_loadu_epi16(mask, row<BFloat16>(weight, first + r) + k));
+    }
+  }
+};
+
+void through_product_in_tiles(const UnpackedLayer& layer, const PanelRows& rows, int64_t first, int64_t end,
+                              const void* x, void* y) {
+  const int64_t stride = rows.stride;
+  const int64_t line = stride * int64_t{sizeof(float)};  // the bytes of a pair of features
+  const int64_t weight_line = layer.weight.stride * int64_t{sizeof(BFloat16)};
+  const int64_t rest = layer.in_features % at_once;
+  const auto* const bias = static_cast<const float*>(layer.bias);
+  const Parts blocks((layer.in_features + at_once - 1) / at_once, block_steps);
+  LastSteps last_steps;
+  Shape shape;
+  const auto multiply = [&](int64_t c, int64_t features, float* sums) {
+    for (int64_t i = 0; i < features; ++i) std::fill_n(sums + i * stride, stride, bias ? bias[c + i] : 0.0F);
+    if (rest) last_steps.copy(layer.weight, c, features, layer.in_features - rest, rest);
+    shape.set(std::min(side, features), std::max<int64_t>(0, features - side));
+    const auto* const weight = reinterpret_cast<const char*>(row<BFloat16>(layer.weight, c));
+    for (int64_t block = 0; block < blocks.count; ++block) {
+      const int64_t step = blocks.begin(block);
+      const char* const last = rest && block + 1 == blocks.count ? last_steps.data : nullptr;
+      const int64_t steps = blocks.size(block) - (last ? 1 : 0);
+      order_memory();
+      for (int64_t r = 0; r < stride; r += 2 * side) {
+        const TilesOf left{weight + step * row_bytes, weight_line, side * weight_line, row_bytes};
+        const TilesOf right{static_cast<const char*>(x) + step * side * line + r * int64_t{sizeof(float)}, line,
+                            row_bytes, side * line};
+        tiles_of[features > side][stride - r > side](left, steps, last, right, {nullptr, 0}, sums + r, stride,
+                                                     /*add=*/true);
+      }
+      order_memory();
+    }
+  };
+  through_product_of_pairs(layer, rows, first, end, y, [&](int64_t c, int64_t next, float* sums) {
+    for (; c < next; c += 2 * side, sums += 2 * side * stride) multiply(c, std::min(2 * side, next - c), sums);
+  });
+  clear_behind(y, end, stride);
+  _tile_release();
+}
+
 // Measured.
 bool reads_transpose(int64_t rows, int64_t depth, int64_t) { return rows <= (depth >= 2048 ? 4 : 2) && depth >= 64; }
 
@@ -253,6 +318,16 @@ void add_tile_products(KernelTable& table) {
   gemm.pack_transposed = pack_transposed_pairs<at_once>;
   gemm.pack_tiles = pack_tiles;
   gemm.multiply = multiply;
+  // Panels stay in the L2 cache.
+  table.unpacked[static_cast<int>(Dtype::bfloat16)].stored = {sizeof(BFloat16),
+                                                              2 * side,
+                                                              most_panel_rows / (2 * side),
+                                                              768 * 1024,
+                                                              most_panel_rows / (2 * side),
+                                                              read_panel_of_tiles,
+                                                              through_product_in_tiles,
+                                                              nullptr,
+                                                              write_pairs};
 }
 
 }  // namespace fastops::cpu::CPU_CAPABILITY

@@ -51,7 +51,15 @@ void add_bfloat16_products(KernelTable& table) {
   gemm.pack_tiles = pack_tiles;
   gemm.multiply = multiply<Pairs>;
   UnpackedKernels& unpacked = table.unpacked[static_cast<int>(Dtype::bfloat16)];
-  unpacked.stored = {sizeof(BFloat16), read_pairs, through_product_of_pairs, nullptr, write_pairs};
+  unpacked.stored = {sizeof(BFloat16),
+                     plain::tile_vectors * Vec<float>::width,
+                     plain::most_tiles,
+                     plain::panel_bytes / 2,  // beside the sums
+                     1,
+                     read_pairs,
+                     through_product_of_pairs,
+                     nullptr,
+                     write_pairs};
   unpacked.at_once = Pairs::at_once;
   unpacked.prepare = interleave_rows;
   unpacked.multiply = plain::multiply<Pairs>;

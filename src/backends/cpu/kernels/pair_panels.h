@@ -83,24 +83,23 @@ inline void write_pairs(const void* panel, Rows matrix, const PanelRows& rows, i
   matrix.data = static_cast<BFloat16*>(matrix.data) + first;
   write_panel<PairsOfRows>(static_cast<const float*>(panel) + first / 2 * rows.stride, matrix, rows, end - first);
 }
-inline void through_product_of_pairs(const UnpackedLayer& layer, const PanelRows& rows, int64_t first, int64_t end,
-                                     const void* x, void* y) {
-  // As many sums are in the L1 cache until they are elements: those of 32 features or more, of up to 128 rows.
-  constexpr int64_t most_sums = 4096;
+
+// The most rows of such panels.
+inline constexpr int64_t most_panel_rows = 128;
+
+// A layer's outputs from `first` to `end`; multiply(c, next, sums) makes the sums, with the bias, of those from c on.
+template <class Multiply>
+void through_product_of_pairs(const UnpackedLayer& layer, const PanelRows& rows, int64_t first, int64_t end, void* y,
+                              const Multiply& multiply) {
+  // As many sums are in the L1 cache until they are elements: those of 32 features or more.
+  constexpr int64_t most_sums = PairsOfRows::columns * most_panel_rows;
   alignas(64) float sums[most_sums];
   const int64_t stride = rows.stride;
-  const int64_t most = most_sums / stride;
-  const int64_t step = most < end - first ? most / PairsOfRows::columns * PairsOfRows::columns : end - first;
-  const plain::Factors<BFloat16> weight{static_cast<const BFloat16*>(layer.weight.data), layer.weight.stride,
-                                        Pairs::at_once};
-  const auto* const bias = static_cast<const float*>(layer.bias);
+  const int64_t step = most_sums / stride / PairsOfRows::columns * PairsOfRows::columns;
   for (int64_t c = first; c < end; c += step) {
     const int64_t next = std::min(end, c + step);
     const int64_t features = next - c;
-    plain::multiply<Pairs>(
-        {weight.from_row(c), layer.in_features, static_cast<const BFloat16*>(x), Pairs::at_once * stride,
-         bias ? bias + c : nullptr, sums, stride, /*adds=*/false, /*pads=*/true},
-        0, features, stride);
+    multiply(c, next, sums);
     float* const results = static_cast<float*>(y) + c / Pairs::at_once * stride;
     if (layer.kept.data && !layer.keeps_output) {
       pair_panel<false>(sums, features, stride, results);
@@ -108,8 +107,20 @@ inline void through_product_of_pairs(const UnpackedLayer& layer, const PanelRows
     }
     if (layer.activation) layer.activation->forward(sums, sums, features * stride, layer.params, /*stream=*/false);
     (layer.only_multiplied ? pair_panel<true> : pair_panel<false>)(sums, features, stride, results);
-    if (layer.kept.data && layer.keeps_output) write_pairs(y, layer.kept, rows, c, next);
   }
+  if (layer.kept.data && layer.keeps_output) write_pairs(y, layer.kept, rows, first, end);
+}
+inline void through_product_of_pairs(const UnpackedLayer& layer, const PanelRows& rows, int64_t first, int64_t end,
+                                     const void* x, void* y) {
+  const plain::Factors<BFloat16> weight{static_cast<const BFloat16*>(layer.weight.data), layer.weight.stride,
+                                        Pairs::at_once};
+  const auto* const bias = static_cast<const float*>(layer.bias);
+  through_product_of_pairs(layer, rows, first, end, y, [&](int64_t c, int64_t next, float* sums) {
+    plain::multiply<Pairs>(
+        {weight.from_row(c), layer.in_features, static_cast<const BFloat16*>(x), Pairs::at_once * rows.stride,
+         bias ? bias + c : nullptr, sums, rows.stride, /*adds=*/false, /*pads=*/true},
+        0, next - c, rows.stride);
+  });
 }
 
 }  // namespace fastops::cpu::CPU_CAPABILITY

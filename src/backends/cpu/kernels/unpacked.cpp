@@ -417,8 +417,8 @@ template <class Storage>
 constexpr UnpackedKernels unpacked_kernels() {
   using S = Compute<Storage>;
   return {Vec<S>::width,
-          plain::tile_vectors * Vec<S>::width,
-          {sizeof(S), read<Storage>, through_product<Storage>, through_steps<S>, write<Storage>},
+          {sizeof(S), plain::tile_vectors * Vec<S>::width, plain::most_tiles, plain::panel_bytes, 1, read<Storage>,
+           through_product<Storage>, through_steps<S>, write<Storage>},
           {},
           backward<Storage>,
           Arithmetic<S>::at_once,

@@ -10,10 +10,6 @@ namespace {
 // A multiple of every vector's size: panels are read and written in squares of such.
 constexpr int64_t widest_vector = 16;
 
-// Panels of so many bytes stay in the L1 cache, beside the weights that pass by. Measured.
-constexpr int64_t panel_bytes = 12 * 1024;
-constexpr int64_t most_tiles = 8;
-
 class Unpacked {
  protected:
   // With weights in the storage type or in the one that is computed with.
@@ -55,9 +51,9 @@ class Unpacked {
     network_.layers = layers_.begin();
     network_.count = static_cast<int>(layers_.size());
     network_.widest = (widest + feature_step_ - 1) / feature_step_ * feature_step_;
-    const int64_t tile = kernels_.tile_rows;
-    const int64_t tiles = panel_bytes / (network_.widest * tile * accumulator_size(dtype_));
-    network_.panel_rows = std::clamp<int64_t>(tiles, 1, most_tiles) * tile;
+    const int64_t tile_bytes = network_.widest * panels_.tile_rows * panels_.number_size;
+    network_.panel_rows =
+        std::clamp<int64_t>(panels_.most_bytes / tile_bytes, 1, panels_.most_tiles) * panels_.tile_rows;
   }
 
   // Of a row that goes `passes` times through the products.
@@ -188,12 +184,13 @@ class UnpackedForward : Unpacked {
     const int64_t threads = threads_for(caller_, rows_ * operations(1));
     if (threads == 1 || rows_ * elements_ < least_operations * static_cast<int64_t>(layers_.size())) return false;
     const int64_t most_vectors = (vectors_ + threads - 1) / threads;
-    const bool few = vectors_ * kernels_.vector < threads * kernels_.tile_rows;
+    const bool few = vectors_ * kernels_.vector < threads * panels_.most_shared_tiles * panels_.tile_rows;
     return 8 * vectors_ < 7 * threads * most_vectors || (few && elements_ >= large_weights);
   }
 
   void run_layers(ConstRows input, Rows output) {
-    const Parts panels(vectors_, kernels_.tile_rows / kernels_.vector);
+    const int64_t most_rows = panels_.most_shared_tiles * panels_.tile_rows;
+    const Parts panels(vectors_, most_rows / kernels_.vector);
     const auto rows_of = [&](int64_t panel) { return PanelRows::of(panels, panel, kernels_.vector, 0, rows_); };
     // f(panel, first, end) for features of the panels, each of which takes so many operations.
     const auto share_features = [&](int64_t features, int64_t operations, auto f) {
@@ -208,7 +205,7 @@ class UnpackedForward : Unpacked {
         }
       });
     };
-    const int64_t size = network_.widest * kernels_.tile_rows * panels_.number_size;
+    const int64_t size = network_.widest * most_rows * panels_.number_size;
     const auto take_panels = [&] { return static_cast<char*>(caller_.take(panels.count * size)); };
     char* x = take_panels();
     char* y = take_panels();
@@ -306,7 +303,7 @@ class UnpackedBackward : Unpacked {
     constexpr int64_t few = 16;
     constexpr int64_t many = 64;
     const int64_t least = least_operations / operations(/*passes=*/2);
-    const int64_t rows = std::max({least, std::min(rows_ / few, most_rows), rows_ / many, kernels_.tile_rows});
+    const int64_t rows = std::max({least, std::min(rows_ / few, most_rows), rows_ / many, kernels_.numbers.tile_rows});
     return {kernels_.in_vectors(rows_) / kernels_.vector, kernels_.in_vectors(rows) / kernels_.vector};
   }
 
@@ -320,7 +317,7 @@ void multiply(Caller& caller, Dtype dtype, const PlainProduct& product, int64_t 
   // What is multiplied of so many rows of a stays in the L2 cache until all columns are through.
   constexpr int64_t most_rows = 128;
   const Parts row_blocks(rows, most_rows);
-  const Parts tiles((columns + kernels.vector - 1) / kernels.vector, kernels.tile_rows / kernels.vector);
+  const Parts tiles((columns + kernels.vector - 1) / kernels.vector, kernels.numbers.tile_rows / kernels.vector);
   // Where that leaves threads without a block, or with one more than others, columns are parted, too.
   const int64_t threads = threads_for(caller, rows * columns * product.depth);
   const auto is_even = [&](int64_t column_blocks) {
