@@ -336,13 +336,20 @@ def test_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (tmp_path / "tiny.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
 
 
-def test_losses_are_shown(tmp_path: Path) -> None:
+def test_losses_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In the table; where that cannot be written, an error says so."""
     row = Row("tiny", "tiny/net/1/float32/inference", "net", "1", "float32", INFERENCE, "fastops", seconds=2e-6)
     eager = replace(row, peer="eager", seconds=1e-6, fastops_speedup=0.5)
     results.write(tmp_path, [row, eager])
     assert results.read(tmp_path) == [row, eager]
     assert main(["plot", str(tmp_path)]) == 0
-    assert "| net/1/float32/inference | 2.00 µs | 0.50 |" in (tmp_path / "table.md").read_text()
+    table = tmp_path / "table.md"
+    assert "| net/1/float32/inference | 2.00 µs | 0.50 |" in table.read_text()
+    table.unlink()
+    table.mkdir()
+    with pytest.raises(SystemExit):
+        main(["plot", str(tmp_path)])
+    assert f"error: plot: [Errno 21] Is a directory: '{table}'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("file", MEASUREMENTS, ids=lambda file: file.stem)

@@ -247,8 +247,13 @@ class HiddenTwice(nn.Module):
         return h + self.second(h)
 
 
-@pytest.mark.parametrize("function", [F.leaky_relu, F.softshrink, F.gelu])
-def test_result_written_in_place(function: Callable[[Tensor], Tensor]) -> None:
+def elu_and_dropout(x: Tensor) -> Tensor:
+    return F.dropout(F.dropout(F.elu(x), 0.0), training=False)
+
+
+@pytest.mark.parametrize("function", [F.leaky_relu, F.softshrink, F.gelu, elu_and_dropout])
+@pytest.mark.parametrize("backend", ["inductor", "eager"])
+def test_result_written_in_place(function: Callable[[Tensor], Tensor], backend: str) -> None:
     """Where the op keeps its result for the gradient, and the function its argument, it is left in training."""
     layer = nn.Linear(6, 6).double()
 
@@ -259,7 +264,7 @@ def test_result_written_in_place(function: Callable[[Tensor], Tensor]) -> None:
 
     x = rand(4, 6)
     results = []
-    for called in (torch.compile(block, backend="fastops"), block):
+    for called in (torch.compile(block, backend="fastops", options={"backend": backend}), block):
         y = called(x)
         results.append([y, *torch.autograd.grad((y**2).sum(), list(layer.parameters()))])
     torch.testing.assert_close(*results)

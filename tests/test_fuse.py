@@ -73,6 +73,17 @@ def test_several_tensors_and_results() -> None:
         assert not results[0][2].requires_grad
 
 
+def test_reversed_subtraction() -> None:
+    """Which PyTorch does not count as elementwise."""
+    function = lambda x, y: torch.rsub(x, y, alpha=3) * x  # noqa: E731
+    results = []
+    for f in (fastops.fuse(function), function):
+        x, y = rand(5).requires_grad_(), rand(5, seed=1).requires_grad_()
+        value = f(x, y)
+        results.append([value, *torch.autograd.grad(value.sum(), [x, y])])
+    torch.testing.assert_close(*results)
+
+
 def test_one_result_twice_and_detached() -> None:
     """Each result has the gradient that it has in the function itself."""
 
@@ -382,6 +393,7 @@ def test_transforms_and_compile() -> None:
         (lambda x: x.flip(0), "aten.flip"),
         (lambda x: torch.rand_like(x) * x, "aten.rand_like"),
         (lambda x: F.dropout(x, 0.5), "fastops.fuse: .*elementwise"),
+        (lambda x: F.logsigmoid(x) * x, "log_sigmoid_forward.* that fuse knows"),
         (lambda x: x if x.sum() > 0 else -x, "cannot be captured: Data-dependent"),
         (lambda x: x.add_(1), "writes to its arguments"),
         (lambda x: x.relu_() + 1, "writes to its arguments"),

@@ -180,7 +180,7 @@ def _draw(parser: argparse.ArgumentParser, folders: Sequence[str]) -> int:
         parser.error(f"{PLOT}: there is no {folder / results.FILE}; run with --out {folder} first")
     try:
         _write_report(console(), folder)
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         parser.error(f"{PLOT}: {error}")
     return 0
 

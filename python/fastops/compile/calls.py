@@ -102,6 +102,13 @@ def call_of(node: fx.Node) -> Call | None:
     return Call(name, arguments, keywords, keywords.pop("inplace", False) is not False or in_place)
 
 
+def is_off(dropout: Call) -> bool:
+    """Whether a call of dropout gives the tensor that it is given."""
+    keywords = dict(dropout.keywords)
+    p, training = keywords.pop("p", 0.5), keywords.pop("training", True)
+    return not keywords and (training is False or (isinstance(p, float) and p == 0.0))
+
+
 def _parameters(name: str, target: Any) -> list[str]:
     """What a function takes by position after the tensor: ``aten.elu`` more than ``elu``."""
     overload = getattr(target, "default", None) if isinstance(target, OpOverloadPacket) else target

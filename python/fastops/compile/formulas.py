@@ -1,8 +1,10 @@
 """The activations as people spell them out, and the recognition of an elementwise function as one of them.
 
-A formula is listed where its value and its derivative are those of the activation everywhere: at NaN, and where the
-derivative jumps. (``torch.clamp(x, min=0)`` is not ReLU if its derivative at 0 is 1. ``torch.where(x > l, x - l, 0)``
-makes a NaN 0.) Only where a formula overflows on the way does it give something else.
+A formula is listed where its value and its derivative are those of the activation everywhere: where the derivative
+jumps, and its value at NaN. (``torch.clamp(x, min=0)`` is not ReLU if its derivative at 0 is 1. ``torch.where(x > l,
+x - l, 0)`` makes a NaN 0.) Only where a formula overflows on the way does it give something else, or its derivative;
+the sign of a zero is the activation's (``x * (abs(x) > l)`` has -0.0 for what is negative), and so is the derivative at
+NaN.
 """
 
 from __future__ import annotations

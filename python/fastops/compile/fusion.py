@@ -12,7 +12,7 @@ from torch import fx
 
 from .._resolve import PARAMETERS, describe
 from .._torch_internal import dispatch_key_for_device, has_kernel
-from .calls import ELEMENTWISE, call_of, written
+from .calls import ELEMENTWISE, call_of, is_off, written
 from .facts import Facts, same_sizes, value_of
 from .formulas import IDENTITY, Activation
 from .patterns import Activated, Gated, Inside, Linear, Patterns
@@ -207,7 +207,7 @@ class _Fusion:
         if not self.facts.nothing_written(nodes):
             return "something is written to in place in between", None
         expected = value_of(node)
-        is_written = any(node in written(user) for user in node.users)
+        is_written = any(same in written(user) for same in _itself(node) for user in same.users)
         if is_written and expected.requires_grad and _keeps_output(*plan.last):
             return "its result, which the op keeps for its gradient, is written to in place", None
         if not _has_kernel(plan.op, expected.device):
@@ -326,6 +326,15 @@ def _keeps_output(name: str, params: tuple[float, ...]) -> bool:
         except RuntimeError:
             return True
     return False
+
+
+def _itself(node: fx.Node) -> Iterator[fx.Node]:
+    """The nodes whose tensor is, in eager mode, the very one that a node gives: dropouts that are off pass it on."""
+    yield node
+    for user in node.users:
+        call = call_of(user)
+        if call is not None and call.name == "dropout" and call.arguments == (node,) and is_off(call):
+            yield from _itself(user)
 
 
 def _is_unused(node: fx.Node) -> bool:

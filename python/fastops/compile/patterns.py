@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, fx
 
 from .._resolve import PARAMETERS
-from .calls import Call, call_of
+from .calls import Call, call_of, is_off
 from .facts import Facts, same_sizes, value_of
 from .formulas import IDENTITY, Activation, apply, recognize
 from .polynomials import Polynomial, X
@@ -161,8 +161,7 @@ class Patterns:
         argument = call.arguments[0]
         if call.name == "to":
             return self.facts.fits(argument) and self.facts.alike(node, argument)
-        p, training = call.keywords.pop("p", 0.5), call.keywords.pop("training", True)
-        return not call.keywords and (training is False or (isinstance(p, float) and p == 0.0))
+        return is_off(call)
 
     def _linear(self, node: fx.Node) -> Linear | None:
         """As `linear`, before the shapes are looked at."""

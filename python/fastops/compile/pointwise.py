@@ -25,7 +25,7 @@ _LARGE = 1 << 15
 # Of calls with other dtypes, numbers, ..., for each of which there are kernels.
 _MOST_KINDS = 1024
 # What is elementwise without having the tag.
-_ALSO = {f"aten::{name}" for name in "alias detach full_like hardswish ones_like scalar_tensor zeros_like".split()}
+_ALSO = {f"aten::{name}" for name in "alias detach full_like hardswish ones_like rsub scalar_tensor zeros_like".split()}
 _CAST = "aten::_to_copy"
 
 
@@ -289,7 +289,7 @@ def _check(graph: fx.GraphModule) -> None:
         is_cast = name == _CAST and node.kwargs.get("device") in (None, node.args[0].meta["val"].device)
         is_elementwise = is_op and (torch.Tag.pointwise in op.tags or name in _ALSO or is_cast)
         if not is_elementwise or torch.Tag.nondeterministic_seeded in op.tags:
-            raise ValueError(f"fastops.fuse: {op} is not an elementwise function of its tensors")
+            raise ValueError(f"fastops.fuse: {op} is not an elementwise function of its tensors that fuse knows")
     size = _size_of(graph)
     outputs: Any = graph.graph.output_node().args[0]
     for output in outputs if isinstance(outputs, (tuple, list)) else [outputs]:
