@@ -15,10 +15,7 @@
 #include "ops/environment.h"
 
 namespace fastops::cpu {
-namespace {
 
-// Whether this process may use the tiles of AMX. Linux wants to be asked, as a signal handler's stack needs more room
-// then (its Documentation/arch/x86/xstate.rst); other systems are not known to have them.
 bool may_use_tiles() {
 #if defined(__linux__) && defined(__x86_64__)
   constexpr long request_permission = 0x1023;  // ARCH_REQ_XCOMP_PERM
@@ -28,6 +25,8 @@ bool may_use_tiles() {
   return false;
 #endif
 }
+
+namespace {
 
 // What this CPU runs, best first.
 std::vector<std::string> usable_tiers() {

@@ -186,8 +186,10 @@ bool go_in_tiles(const at::Tensor& input) { return gemm_kernels(dtype_of(input))
 
 // Whether the depth of some product is no whole number of steps of AMX's tiles. PyTorch's oneDNN reads past the end of
 // such rows and multiplies what is there by zeros: a NaN or an infinity in the next row makes NaNs in this one (torch
-// 2.13). It does not do so for a depth of 1 or 2.
+// 2.13). It does not do so for a depth of 1 or 2. PyTorch's take the tiles whatever instruction set is asked for here.
 bool leaves_part_of_tile(at::TensorList weights, Pass pass) {
+  static const bool has_tiles = cpu_traits().has_tiles && may_use_tiles();
+  if (!has_tiles) return false;
   constexpr int64_t step = 32;
   return std::any_of(weights.begin(), weights.end(), [&](const at::Tensor& weight) {
     const int64_t depth = weight.size(pass == Pass::forward ? -1 : -2);
@@ -342,12 +344,12 @@ bool has_faster_products(const at::Tensor& input, at::TensorList weights, Pass p
   const bool ensemble = is_ensemble(weights);
   const auto [rows, elements] = shape_of(input, weights);
   if (elements == 0) return true;  // there is nothing to be multiplied, and hidden features need no memory
-  static const CpuTraits cpu = cpu_traits();
-  if (cpu.has_tiles && dtype == Dtype::bfloat16 && leaves_part_of_tile(weights, pass)) return true;
+  if (dtype == Dtype::bfloat16 && leaves_part_of_tile(weights, pass)) return true;
   const bool in_16_bits = gemm.operand == Dtype::bfloat16;
   if (!in_16_bits && (dtype == Dtype::bfloat16 || dtype == Dtype::float16)) {
     // They are converted, and computed with in float32: PyTorch's oneDNN is slower without instructions for them, and
     // with those of bfloat16 that are slow. It converts float16 itself where there are no tiles.
+    static const CpuTraits cpu = cpu_traits();
     // But for one output of many numbers: it multiplies those where they lie.
     if (!ensemble && weights.size() == 1 && elements > most_narrow_features && elements == input.size(-1)) return false;
     if (elements <= small_weights) return true;

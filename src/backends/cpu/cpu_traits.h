@@ -24,6 +24,10 @@ struct CpuTraits {
   bool has_tiles = false;          // of bfloat16 (AMX)
 };
 
+// Whether this process may use the tiles of AMX, on a CPU that has them. Linux wants to be asked, as a signal handler's
+// stack needs more room then (its Documentation/arch/x86/xstate.rst); other systems are not known to have them.
+bool may_use_tiles();
+
 #if defined(_M_X64) || defined(__x86_64__)
 struct Registers {
   uint32_t eax, ebx, ecx, edx;
