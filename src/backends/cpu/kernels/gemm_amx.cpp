@@ -119,15 +119,15 @@ void multiply_tiles(TilesOf left, int64_t steps, const char* last, TilesOf right
 constexpr decltype(&multiply_tiles<1, 1>) tiles_of[2][2] = {{multiply_tiles<1, 1>, multiply_tiles<1, 2>},
                                                             {multiply_tiles<2, 1>, multiply_tiles<2, 2>}};
 
-// The steps of rows beyond the last 32, with zeros: they are read from here.
+// The steps of rows beyond the last 32 of the depth, with zeros: they are read from here.
 class Remainders {
  public:
-  Remainders(const Product& product, int64_t row, int64_t rows) : count_(product.packed ? 0 : product.depth % at_once) {
+  Remainders(ConstRows matrix, int64_t depth, int64_t row, int64_t rows) : count_(depth % at_once) {
     if (count_ == 0) return;
-    const int64_t k = product.depth - count_;
+    const int64_t k = depth - count_;
     const auto mask = static_cast<__mmask32>((uint64_t{1} << count_) - 1);
     for (int64_t r = 0; r < rows; ++r) {
-      const __m512i steps = _mm512_maskz_loadu_epi16(mask, CPU_CAPABILITY::row<BFloat16>(product.a, row + r) + k);
+      const __m512i steps = _mm512_maskz_loadu_epi16(mask, CPU_CAPABILITY::row<BFloat16>(matrix, row + r) + k);
       _mm512_store_si512(data_ + r * row_bytes, steps);
     }
   }
@@ -193,7 +193,10 @@ void multiply(const Product* products, int count, int64_t row, int64_t rows, int
                           });
     return;
   }
-  const Remainders remainders[2] = {{products[0], row, rows}, {products[count - 1], row, rows}};
+  const auto remainders_of = [&](const Product& product) {
+    return Remainders(product.a, product.packed ? 0 : product.depth, row, rows);
+  };
+  const Remainders remainders[2] = {remainders_of(products[0]), remainders_of(products[count - 1])};
   Shape shape;
   for_each_strip<float, most_rows>(products, count, row, rows, columns, first_panel, last_panel, epilogue,
                                    [&](const Product& product, int64_t panel, float* strip, bool add) {
@@ -244,36 +247,22 @@ void read_panel_of_tiles(ConstRows matrix, const PanelRows& rows, int64_t first,
   clear_behind(panel, end, rows.stride);
 }
 
-// The last steps of two tiles of rows of weights, with zeros behind their end.
-struct LastSteps {
-  alignas(64) char data[2 * tile_bytes];
-
-  void copy(ConstRows weight, int64_t first, int64_t rows, int64_t k, int64_t count) {
-    const auto mask = static_cast<__mmask32>((uint64_t{1} << count) - 1);
-    for (int64_t r = 0; r < rows; ++r) {
-      _mm512_store_si512(data + r * row_bytes, _mm512_maskz_loadu_epi16(mask, row<BFloat16>(weight, first + r) + k));
-    }
-  }
-};
-
 void through_product_in_tiles(const UnpackedLayer& layer, const PanelRows& rows, int64_t first, int64_t end,
                               const void* x, void* y) {
   const int64_t stride = rows.stride;
   const int64_t line = stride * int64_t{sizeof(float)};  // the bytes of a pair of features
   const int64_t weight_line = layer.weight.stride * int64_t{sizeof(BFloat16)};
-  const int64_t rest = layer.in_features % at_once;
   const auto* const bias = static_cast<const float*>(layer.bias);
   const Parts blocks((layer.in_features + at_once - 1) / at_once, block_steps);
-  LastSteps last_steps;
   Shape shape;
   const auto multiply = [&](int64_t c, int64_t features, float* sums) {
     for (int64_t i = 0; i < features; ++i) std::fill_n(sums + i * stride, stride, bias ? bias[c + i] : 0.0F);
-    if (rest) last_steps.copy(layer.weight, c, features, layer.in_features - rest, rest);
+    const Remainders remainders(layer.weight, layer.in_features, c, features);
     shape.set(std::min(side, features), std::max<int64_t>(0, features - side));
     const auto* const weight = reinterpret_cast<const char*>(row<BFloat16>(layer.weight, c));
     for (int64_t block = 0; block < blocks.count; ++block) {
       const int64_t step = blocks.begin(block);
-      const char* const last = rest && block + 1 == blocks.count ? last_steps.data : nullptr;
+      const char* const last = block + 1 == blocks.count ? remainders.from_row(0) : nullptr;
       const int64_t steps = blocks.size(block) - (last ? 1 : 0);
       order_memory();
       for (int64_t r = 0; r < stride; r += 2 * side) {
@@ -318,16 +307,15 @@ void add_tile_products(KernelTable& table) {
   gemm.pack_transposed = pack_transposed_pairs<at_once>;
   gemm.pack_tiles = pack_tiles;
   gemm.multiply = multiply;
-  // Panels stay in the L2 cache.
-  table.unpacked[static_cast<int>(Dtype::bfloat16)].stored = {sizeof(BFloat16),
-                                                              2 * side,
-                                                              most_panel_rows / (2 * side),
-                                                              768 * 1024,
-                                                              most_panel_rows / (2 * side),
-                                                              read_panel_of_tiles,
-                                                              through_product_in_tiles,
-                                                              nullptr,
-                                                              write_pairs};
+  table.unpacked[static_cast<int>(Dtype::bfloat16)].stored = {.number_size = sizeof(BFloat16),
+                                                              .tile_rows = 2 * side,
+                                                              .most_tiles = most_panel_rows / (2 * side),
+                                                              .most_bytes = 768 * 1024,  // in the L2 cache
+                                                              .most_shared_tiles = most_panel_rows / (2 * side),
+                                                              .read = read_panel_of_tiles,
+                                                              .product = through_product_in_tiles,
+                                                              .steps = nullptr,
+                                                              .write = write_pairs};
 }
 
 }  // namespace fastops::cpu::CPU_CAPABILITY

@@ -51,15 +51,15 @@ void add_bfloat16_products(KernelTable& table) {
   gemm.pack_tiles = pack_tiles;
   gemm.multiply = multiply<Pairs>;
   UnpackedKernels& unpacked = table.unpacked[static_cast<int>(Dtype::bfloat16)];
-  unpacked.stored = {sizeof(BFloat16),
-                     plain::tile_vectors * Vec<float>::width,
-                     plain::most_tiles,
-                     plain::panel_bytes / 2,  // beside the sums
-                     1,
-                     read_pairs,
-                     through_product_of_pairs,
-                     nullptr,
-                     write_pairs};
+  unpacked.stored = {.number_size = sizeof(BFloat16),
+                     .tile_rows = plain::tile_vectors * Vec<float>::width,
+                     .most_tiles = plain::most_tiles,
+                     .most_bytes = plain::panel_bytes / 2,  // beside the sums
+                     .most_shared_tiles = 1,
+                     .read = read_pairs,
+                     .product = through_product_of_pairs,
+                     .steps = nullptr,
+                     .write = write_pairs};
   unpacked.at_once = Pairs::at_once;
   unpacked.prepare = interleave_rows;
   unpacked.multiply = plain::multiply<Pairs>;

@@ -159,6 +159,8 @@ class UnpackedForward : Unpacked {
   static bool has_steps(const UnpackedLayer& layer) { return layer.step_count > 0 || layer.end != UnpackedEnd::none; }
 
   int64_t bytes_of_panel() const { return network_.panel() * panels_.number_size; }
+  // The most rows of a panel whose features threads share.
+  int64_t shared_rows() const { return panels_.most_shared_tiles * panels_.tile_rows; }
 
   void run_panel(ConstRows input, Rows output, const PanelRows& rows, char* room) const {
     char* x = room;
@@ -184,13 +186,12 @@ class UnpackedForward : Unpacked {
     const int64_t threads = threads_for(caller_, rows_ * operations(1));
     if (threads == 1 || rows_ * elements_ < least_operations * static_cast<int64_t>(layers_.size())) return false;
     const int64_t most_vectors = (vectors_ + threads - 1) / threads;
-    const bool few = vectors_ * kernels_.vector < threads * panels_.most_shared_tiles * panels_.tile_rows;
+    const bool few = vectors_ * kernels_.vector < threads * shared_rows();
     return 8 * vectors_ < 7 * threads * most_vectors || (few && elements_ >= large_weights);
   }
 
   void run_layers(ConstRows input, Rows output) {
-    const int64_t most_rows = panels_.most_shared_tiles * panels_.tile_rows;
-    const Parts panels(vectors_, most_rows / kernels_.vector);
+    const Parts panels(vectors_, shared_rows() / kernels_.vector);
     const auto rows_of = [&](int64_t panel) { return PanelRows::of(panels, panel, kernels_.vector, 0, rows_); };
     // f(panel, first, end) for features of the panels, each of which takes so many operations.
     const auto share_features = [&](int64_t features, int64_t operations, auto f) {
@@ -205,7 +206,7 @@ class UnpackedForward : Unpacked {
         }
       });
     };
-    const int64_t size = network_.widest * most_rows * panels_.number_size;
+    const int64_t size = network_.widest * shared_rows() * panels_.number_size;
     const auto take_panels = [&] { return static_cast<char*>(caller_.take(panels.count * size)); };
     char* x = take_panels();
     char* y = take_panels();
