@@ -20,7 +20,14 @@ pytestmark = pytest.mark.skipif(DEVICE != "cpu", reason="the instruction sets ar
 
 
 ELEMENTWISE = "torch.ops.fastops.gelu(torch.ones(1))"
-NETWORKS = ["test_mlp.py", "test_mlp_jet.py", "test_gated_mlp.py", "test_sequential.py", "test_dropout.py"]
+NETWORKS = [
+    "test_mlp.py",
+    "test_mlp_jet.py",
+    "test_propagation.py",
+    "test_gated_mlp.py",
+    "test_sequential.py",
+    "test_dropout.py",
+]
 PRODUCTS = "x = torch.ones(1, 1); torch.ops.fastops.linear_act(x, x, None, 'relu')"
 
 

@@ -16,8 +16,9 @@ from torch import Tensor
 from . import _activations
 from ._activations import *  # noqa: F403
 from ._eager import call, check_tensor
+from ._jet import mlp_jet
 from ._lists import NOT_TRACED, biases_of, list_of
-from ._propagation import mlp_divergence, mlp_hessian, mlp_jacobian, mlp_jet, mlp_laplacian
+from ._propagation import mlp_divergence, mlp_hessian, mlp_jacobian, mlp_laplacian
 from ._steps import dropout_seed
 
 __all__ = [
