@@ -77,17 +77,14 @@ class Residual(nn.Sequential):
         return x + super().forward(x)
 
 
+def rms_norm(features: int) -> nn.RMSNorm:
+    """With the eps that fastops' modules give it, for all dtypes."""
+    return nn.RMSNorm(features, torch.finfo(torch.float32).eps)
+
+
 def block(features: int) -> Residual:
     """A norm and two layers."""
-    return Residual(nn.RMSNorm(features, 1e-6), nn.Linear(features, 8), nn.ReLU(), nn.Linear(8, features))
-
-
-def with_eps(module: nn.Module, eps: float = 1e-6) -> nn.Module:
-    """The module with this eps in its RMSNorms: that which they have otherwise depends on the dtype."""
-    for norm in module.modules():
-        if isinstance(norm, nn.RMSNorm):
-            norm.eps = eps
-    return module
+    return Residual(rms_norm(features), nn.Linear(features, 8), nn.ReLU(), nn.Linear(8, features))
 
 
 # A module of each kind and its equivalent in torch.nn.
@@ -101,12 +98,12 @@ PAIRS: dict[str, tuple[Callable[[], nn.Module], Callable[[], nn.Module]]] = {
     "MLP with dropout": (lambda: MLP(6, (8, 8), 3, activation="silu", dropout=0.4), dropping),
     "MLP with norms": (lambda: MLP(6, (8, 5), 3, activation="silu", norm="layer"), normalized),
     "MLP with residual": (
-        lambda: with_eps(MLP(6, 8, activation="relu", norm="rms", norm_first=True, residual=True)),
+        lambda: MLP(6, 8, activation="relu", norm="rms", norm_first=True, residual=True),
         lambda: block(6),
     ),
     "ResidualMLP": (
-        lambda: with_eps(ResidualMLP(6, 4, 3, expansion=2, norm="rms")),
-        lambda: nn.Sequential(nn.Linear(6, 4), block(4), block(4), nn.RMSNorm(4, 1e-6), nn.Linear(4, 3)),
+        lambda: ResidualMLP(6, 4, 3, expansion=2, norm="rms"),
+        lambda: nn.Sequential(nn.Linear(6, 4), block(4), block(4), rms_norm(4), nn.Linear(4, 3)),
     ),
     "GatedMLP": (lambda: GatedMLP(6, 8), lambda: ReferenceGatedMLP(6, 8, 6)),
     "GatedMLP with bias": (lambda: GatedMLP(6, 8, 3, bias=True), lambda: ReferenceGatedMLP(6, 8, 3, bias=True)),

@@ -156,6 +156,14 @@ def test_form(form: Any, training: bool, device: Any) -> None:
     assert set(ops_of(pickle.loads(pickle.dumps(model)), batch(device))) == {"gated_mlp"}
 
 
+@pytest.mark.parametrize("form", [Chunk, Split, SplitBySizes, Sliced])
+def test_recorded(form: Any, device: Any) -> None:
+    """torch.fx records what it computes."""
+    model, reference, _ = converted(lambda: freeze_others(form()).eval(), device)
+    x = batch(device)
+    torch.testing.assert_close(torch.fx.symbolic_trace(model)(x), reference(x))
+
+
 @pytest.mark.parametrize("features", [8, 9, 12, 15, 17, 18])
 @pytest.mark.parametrize("form", FORMS)
 def test_other_sizes(form: Any, features: int, device: Any) -> None:

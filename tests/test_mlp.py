@@ -308,6 +308,45 @@ def test_rows_do_not_touch(device, dtype, rows, sizes):
 
 
 @every_dtype
+@pytest.mark.parametrize("name", ["mlp", "gated_mlp", "mlp_jacobian", "mlp_divergence"])
+def test_rows_do_not_touch_in_derivatives(device, dtype, name):
+    """Likewise, in the derivatives of gradients, and in Jacobians and divergences; nor does what lies between rows."""
+    if reads_around_matrices(device, dtype):
+        pytest.skip("PyTorch's products carry a NaN to the row before")
+    wide = [random_tensor(size, dtype, device, 9 + i, 0.2) for i, size in enumerate([(40, 48), (24, 64), (40, 48)])]
+    for matrix in wide:
+        matrix[:, 45:] = float("nan")
+    first, second, up = wide[0][:, :33], wide[1][:, :40], wide[2][:, :33]
+    square = random_tensor((33, 40), dtype, device, 12, 0.2)
+    functional = fastops.functional
+
+    def second_derivatives(f, x, *weights):
+        leaves = [x, *(weight.detach().requires_grad_() for weight in weights)]
+        gradients = torch.autograd.grad(f(*leaves).sum(), leaves, create_graph=True)
+        return torch.autograd.grad(sum(gradient.sum() for gradient in gradients), x)[0]
+
+    results = []
+    for number in (0.5, float("nan")):
+        x = random_tensor((20, 33), dtype, device, 8)
+        x[1::2] = number
+        x.requires_grad_()
+        if name == "mlp":
+            results.append(second_derivatives(lambda x, *w: functional.mlp(x, w, None, "gelu"), x, first, second))
+        elif name == "gated_mlp":
+            results.append(second_derivatives(functional.gated_mlp, x, first, up, square))
+        elif name == "mlp_jacobian":
+            results.append(functional.mlp_jacobian(x.detach(), [first, second[:10]], None, "gelu")[1])
+        else:
+            results.append(
+                functional.mlp_divergence(x.detach(), [first, wide[1][:, :40], square[:, :24]], None, "gelu")[1]
+            )
+    finite, touched = results
+    assert touched[1::2].isnan().all()
+    assert finite.isfinite().all()
+    assert_same_bits(touched[0::2], finite[0::2])
+
+
+@every_dtype
 @pytest.mark.parametrize(
     ("rows", "sizes"),
     [

@@ -6,6 +6,7 @@ import functools
 import inspect
 import itertools
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 from torch import nn
 
 import fastops.nn
+from checks import CalledOps
 from expected import activation, sequential_reference
 from fastops._steps import dropout_seed
 from fastops.nn import MLP, EnsembleMLP, GatedMLP, LinearAct
@@ -207,11 +209,21 @@ def test_dropout_of_a_gated_block(device: Any) -> None:
     seed = int(dropout_seed(x))
     gate, up, down, norm = block.parameters()
     steps = "residual rms_norm gated_linear silu dropout linear dropout add"
-    params = [torch.finfo(x.dtype).eps, 0.4, 0.4]
+    params = [torch.finfo(torch.float32).eps, 0.4, 0.4]
     close(result, sequential_reference(steps, params, seed)(x, norm, gate, None, up, None, down, None))
     state = torch.get_rng_state()
     block.eval()(x)
     assert torch.equal(torch.get_rng_state(), state)  # nothing is drawn
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("make", [lambda: MLP(6, 8, norm="rms"), lambda: GatedMLP(6, 8, norm="rms", residual=True)])
+def test_rms_norm_is_part_of_the_op(make: Callable[[], nn.Module], dtype: torch.dtype, device: Any) -> None:
+    """In 16 bits, too."""
+    module = make().to(device, dtype)
+    with CalledOps() as called:
+        module(batch(device).to(dtype))
+    assert called.names == ["sequential_forward"]
 
 
 def test_changed_gated_block(device: Any) -> None:

@@ -56,7 +56,8 @@ class MLP(Perceptron):
             or a function of PyTorch that is an activation which fastops has (``torch.tanh``).
         output_activation: of the last layer; None for none.
         bias: whether the layers have a bias.
-        norm: ``"layer"`` for ``torch.nn.LayerNorm``, ``"rms"`` for ``torch.nn.RMSNorm``, None for none.
+        norm: ``"layer"`` for ``torch.nn.LayerNorm``, ``"rms"`` for ``torch.nn.RMSNorm`` with the eps of float32, 2^-23,
+            None for none.
         norm_first: one norm before the first layer, instead of one in each hidden layer; nothing without ``norm``.
         dropout: probability with which the outputs of the hidden layers are zeroed during training; with ``residual``
             those of the last layer, too.
@@ -278,7 +279,8 @@ class ResidualMLP(nn.Sequential):
         blocks: how many.
         expansion: the features within a block are so many times ``hidden_features``.
         activation: of the blocks: a name, module or function, as of :class:`MLP`.
-        norm: of the blocks' inputs and of the last layer's: ``"layer"``, ``"rms"``, or None for none.
+        norm: of the blocks' inputs and of the last layer's: ``"layer"``, ``"rms"``, or None for none, as of
+            :class:`MLP`.
         dropout: probability with which outputs within the blocks are zeroed during training.
         bias: whether the layers have a bias.
         device, dtype: of the parameters.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -180,7 +181,11 @@ def module_of(activation: str, params: Sequence[float]) -> nn.Module:
     return module
 
 
-_NORMS: dict[str, type[nn.Module]] = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
+# What RMSNorm means without eps for 16-bit types differs among versions of torch: here it is one number for all types.
+_NORMS: dict[str, Callable[..., nn.Module]] = {
+    "layer": nn.LayerNorm,
+    "rms": functools.partial(nn.RMSNorm, eps=torch.finfo(torch.float32).eps),
+}
 
 
 def norm_modules(norm: str | None, features: int, device: Any, dtype: Any) -> list[nn.Module]:

@@ -158,7 +158,6 @@ def _jacobian_in_reverse(
         return value, gradients[0].unsqueeze(-2)
     value, sums = _value_and_sums(input, weights, biases, activation, output_activation, params, output_params)
     last = weights[-1].to(value.dtype)  # another one under autocast
-    members = list(last.shape[:-2])
     rows = _of_points(last, input).expand(list(input.shape[:-1]) + list(last.shape[-2:]))
     if output_activation != "identity":
         rows = rows * _slope(sums[-1], output_activation, output_params).unsqueeze(-1)
@@ -170,7 +169,7 @@ def _jacobian_in_reverse(
             rows = torch.ops.fastops.activation_backward(rows.contiguous(), z, activation, params)
         else:
             rows = rows * _slope(sums[i], activation, params).unsqueeze(-2)
-        rows = torch.matmul(rows, weights[i]) if not members else _linear(rows, weights[i].mT, None)
+        rows = _linear(rows, weights[i].mT, None)
     return value, rows
 
 
@@ -223,7 +222,7 @@ def mlp_divergence(
         diagonal = (weights[0] * weights[1].mT).sum(-1) if count == 2 else weights[0].diagonal(dim1=-2, dim2=-1)
         return value, _linear(derivatives[0], diagonal.unsqueeze(-2), None).squeeze(-1)
     # What lies between the second activation and the first one, around the trace.
-    around = weights[0] if activates_output else weights[0] @ weights[2]
+    around = weights[0] if activates_output else _linear(weights[0], weights[2].mT, None)
     return value, (_linear(derivatives[0], weights[1] * around.mT, None) * derivatives[1]).sum(-1)
 
 

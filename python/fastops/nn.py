@@ -158,8 +158,7 @@ class GatedMLP(nn.Module):
         out_features: size of the output's last dimension; None for ``in_features``.
         activation: a name, module or function, as of :class:`MLP`; ``silu`` gives SwiGLU.
         bias: whether the projections have a bias.
-        norm: of the input, before the projections: ``"layer"`` for ``torch.nn.LayerNorm``, ``"rms"`` for
-            ``torch.nn.RMSNorm``, None for none.
+        norm: of the input, before the projections: ``"layer"``, ``"rms"``, or None for none, as of :class:`MLP`.
         dropout: probability with which the product of gate and up is zeroed during training, and with ``residual`` the
             result, too.
         residual: add the input to the result.

@@ -4,8 +4,8 @@
 #include <torch/library.h>
 
 #include "autograd/node.h"
+#include "autograd/products.h"
 #include "ops/matrix.h"
-#include "ops/mlp.h"
 
 namespace fastops {
 namespace {
@@ -32,8 +32,8 @@ struct GatedMlpNode : OpNode<GatedMlpNode> {
       const std::optional<Tensor> no_bias;
       GatedMlpForward{x, gate_w, up_w, down_w, gate_b, up_b, no_bias, info(spec.id).name, parameters(spec)}.checked();
     }
-    const Tensor g = checkpoint ? projection(x, gate_w, gate_b) : gate.unpack();
-    const Tensor u = checkpoint ? projection(x, up_w, up_b) : up.unpack();
+    const Tensor g = checkpoint ? projected(x, gate_w, gate_b) : gate.unpack();
+    const Tensor u = checkpoint ? projected(x, up_w, up_b) : up.unpack();
     const Tensor grad_output = with_even_rows(GatedMlpBackward::name, "grad_output", grads[0]);
     return scatter(call_op(GatedMlpBackward{grad_output, x, gate_w, up_w, down_w, gate_b, up_b, g, u,
                                             info(spec.id).name, parameters(spec), mask}),
@@ -42,9 +42,9 @@ struct GatedMlpNode : OpNode<GatedMlpNode> {
 
  private:
   // Where it was not kept. Derivatives of the backward pass do not need its history.
-  static Tensor projection(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
+  static Tensor projected(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
     const at::AutoGradMode no_grad(false);
-    return call_op(LinearAct{x, weight, bias, "identity", {}});
+    return projection(x, weight, bias);
   }
 };
 const RegisterNode<GatedMlpNode> gated_mlp_node;

@@ -36,7 +36,7 @@ struct GatedMlpBackwardNode : OpNode<GatedMlpBackwardNode> {
     variable_list grads(7);
 
     const auto [point, u] = recomputed_.get(
-        [&]() -> Projections { return {Point(spec, at::linear(x, gate, b_gate)), at::linear(x, up, b_up)}; });
+        [&]() -> Projections { return {Point(spec, projection(x, gate, b_gate)), projection(x, up, b_up)}; });
     const auto moved = [&](const Tensor& weight, const Tensor& d_weight, const Tensor& d_bias) {
       const Tensor by_weight = add(times(dx, weight), times(x, d_weight));
       if (!d_bias.defined()) return by_weight;

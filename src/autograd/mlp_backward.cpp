@@ -33,7 +33,7 @@ std::vector<Layer> layers_of(const MlpArguments& mlp) {
   std::vector<Layer> layers;
   Tensor h = mlp.input;
   for (size_t i = 0; i < mlp.layers(); ++i) {
-    layers.push_back({h, Point(mlp.activation_of(i), at::linear(h, mlp.weights[i], mlp.biases[i]))});
+    layers.push_back({h, Point(mlp.activation_of(i), projection(h, mlp.weights[i], mlp.biases[i]))});
     h = layers.back().point.value;
   }
   return layers;

@@ -4,6 +4,7 @@
 #include <ATen/ops/mm.h>
 
 #include "autograd/node.h"
+#include "ops/mlp.h"
 #include "ops/product.h"
 #include "torch_internal/functorch.h"
 
@@ -58,6 +59,10 @@ Tensor differentiable_product(const Tensor& a, const Tensor& b) {
     set_history(result, node);
   }
   return result;
+}
+
+Tensor projection(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
+  return call_op(LinearAct{x, weight, bias, "identity", {}});
 }
 
 }  // namespace fastops

@@ -156,7 +156,7 @@ def packed_segment(layers: list[Any], start: int) -> Segment | None:
         return None
     if isinstance(unit, PackedGate):
         size = unit.halves.size
-        if not unit.halves.is_known() or (size is not None and weight_and_bias(both)[0].shape[0] != 2 * size):
+        if not unit.halves.is_known() or (size is not None and _out_features(both) != 2 * size):
             return None
     return Segment(packed_mlp, (both, down, *gated), start + 3)
 
@@ -257,6 +257,13 @@ def weight_and_bias(layer: Any) -> tuple[Tensor, Tensor | None]:
     if isinstance(layer, functools.partial):
         return layer.keywords["weight"], layer.keywords.get("bias")
     return (layer.weight.t() if is_conv1d_class(type(layer)) else layer.weight), layer.bias
+
+
+def _out_features(layer: Any) -> int:
+    """Those of a linear layer, also while torch.fx records and the attribute is something else."""
+    if isinstance(layer, functools.partial):
+        return layer.keywords["weight"].size(0)
+    return stored_tensor(layer, "weight").size(1 if is_conv1d_class(type(layer)) else 0)
 
 
 def is_conv1d_class(kind: Any) -> bool:

@@ -184,16 +184,10 @@ bool go_in_slow_pairs(const at::Tensor& input) {
 // Whether they are multiplied in tiles.
 bool go_in_tiles(const at::Tensor& input) { return gemm_kernels(dtype_of(input)).at_once > 2; }
 
-// Whether the depth of some product is no whole number of steps of AMX's tiles. PyTorch's oneDNN reads past the end of
-// such rows and multiplies what is there by zeros: a NaN or an infinity in the next row makes NaNs in this one (torch
-// 2.13). It does not do so for a depth of 1 or 2. PyTorch's take the tiles whatever instruction set is asked for here.
-bool leaves_part_of_tile(at::TensorList weights, Pass pass) {
-  static const bool has_tiles = cpu_traits().has_tiles && may_use_tiles();
-  if (!has_tiles) return false;
-  constexpr int64_t step = 32;
+// Whether PyTorch's read past the end of rows in some layer.
+bool read_past_rows(const at::Tensor& input, at::TensorList weights, Pass pass) {
   return std::any_of(weights.begin(), weights.end(), [&](const at::Tensor& weight) {
-    const int64_t depth = weight.size(pass == Pass::forward ? -1 : -2);
-    return depth > 2 && depth % step != 0;
+    return reads_past_rows(input, weight.size(pass == Pass::forward ? -1 : -2));
   });
 }
 
@@ -334,6 +328,12 @@ bool goes_unpacked(const at::Tensor& a, const at::Tensor& b) {
   return this_cpu() == Cpu::zen4 || this_cpu() == Cpu::other || wanted_products() == Products::unpacked;
 }
 
+bool reads_past_rows(const at::Tensor& input, int64_t depth) {
+  static const bool has_tiles = cpu_traits().has_tiles && may_use_tiles();
+  constexpr int64_t step = 32;
+  return has_tiles && input.scalar_type() == at::kBFloat16 && depth > 2 && depth % step != 0;
+}
+
 bool has_faster_products(const at::Tensor& input, at::TensorList weights, Pass pass) {
   const Dtype dtype = dtype_of(input);
   const GemmKernels& gemm = gemm_kernels(dtype);
@@ -344,7 +344,7 @@ bool has_faster_products(const at::Tensor& input, at::TensorList weights, Pass p
   const bool ensemble = is_ensemble(weights);
   const auto [rows, elements] = shape_of(input, weights);
   if (elements == 0) return true;  // there is nothing to be multiplied, and hidden features need no memory
-  if (dtype == Dtype::bfloat16 && leaves_part_of_tile(weights, pass)) return true;
+  if (read_past_rows(input, weights, pass)) return true;
   const bool in_16_bits = gemm.operand == Dtype::bfloat16;
   if (!in_16_bits && (dtype == Dtype::bfloat16 || dtype == Dtype::float16)) {
     // They are converted, and computed with in float32: PyTorch's oneDNN is slower without instructions for them, and

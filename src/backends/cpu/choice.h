@@ -10,6 +10,11 @@ enum class Pass { forward, backward };
 // Whether the products here take this input, as FASTOPS_CPU_PRODUCTS and the instruction set have it.
 bool has_own_products(const at::Tensor& input);
 
+// Whether PyTorch's product of such rows reads past their ends: where the depth is no whole number of steps of AMX's
+// tiles, oneDNN multiplies what is there by zeros, and a NaN or an infinity in the next row makes NaNs in this one
+// (torch 2.13). It does not do so for a depth of 1 or 2. It takes the tiles whatever instruction set is asked for here.
+bool reads_past_rows(const at::Tensor& input, int64_t depth);
+
 // Whether to use the products here for layers with these weights, rather than PyTorch's: whether the instruction set in
 // use has them, and they are the faster ones on this CPU. FASTOPS_CPU_PRODUCTS chooses for all layers. Weights of an
 // ensemble: rather than PyTorch's batched products.
