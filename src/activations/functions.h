@@ -129,7 +129,7 @@ struct Normal {
 template <class T>
 FASTOPS_HOST_DEVICE Normal<T> normal(T x) {
   using S = ScalarOf<T>;
-  return {(erf(x * S(0.70710678118654752440)) + S(1)) * S(0.5), exp(x * S(-0.5) * x) * S(0.39894228040143267794)};
+  return {(erf(x * S(0.70710678118654752440)) + S(1)) * S(0.5), exp(x * x * S(-0.5)) * S(0.39894228040143267794)};
 }
 
 }  // namespace activations
