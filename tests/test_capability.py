@@ -24,6 +24,7 @@ NETWORKS = [
     "test_mlp.py",
     "test_mlp_jet.py",
     "test_propagation.py",
+    "test_value_and_gradient.py",
     "test_gated_mlp.py",
     "test_sequential.py",
     "test_dropout.py",

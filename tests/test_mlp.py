@@ -321,25 +321,21 @@ def test_rows_do_not_touch_in_derivatives(device, dtype, name):
     functional = fastops.functional
 
     def second_derivatives(f, x, *weights):
-        leaves = [x, *(weight.detach().requires_grad_() for weight in weights)]
+        leaves = [leaf.detach().requires_grad_() for leaf in (x, *weights)]
         gradients = torch.autograd.grad(f(*leaves).sum(), leaves, create_graph=True)
-        return torch.autograd.grad(sum(gradient.sum() for gradient in gradients), x)[0]
+        return torch.autograd.grad(sum(gradient.sum() for gradient in gradients), leaves[0])[0]
 
+    derivative = {
+        "mlp": lambda x: second_derivatives(lambda x, *w: functional.mlp(x, w, None, "gelu"), x, first, second),
+        "gated_mlp": lambda x: second_derivatives(functional.gated_mlp, x, first, up, square),
+        "mlp_jacobian": lambda x: functional.mlp_jacobian(x, [first, second[:10]], None, "gelu")[1],
+        "mlp_divergence": lambda x: functional.mlp_divergence(x, [first, second, square[:, :24]], None, "gelu")[1],
+    }[name]
     results = []
     for number in (0.5, float("nan")):
         x = random_tensor((20, 33), dtype, device, 8)
         x[1::2] = number
-        x.requires_grad_()
-        if name == "mlp":
-            results.append(second_derivatives(lambda x, *w: functional.mlp(x, w, None, "gelu"), x, first, second))
-        elif name == "gated_mlp":
-            results.append(second_derivatives(functional.gated_mlp, x, first, up, square))
-        elif name == "mlp_jacobian":
-            results.append(functional.mlp_jacobian(x.detach(), [first, second[:10]], None, "gelu")[1])
-        else:
-            results.append(
-                functional.mlp_divergence(x.detach(), [first, wide[1][:, :40], square[:, :24]], None, "gelu")[1]
-            )
+        results.append(derivative(x))
     finite, touched = results
     assert touched[1::2].isnan().all()
     assert finite.isfinite().all()

@@ -107,14 +107,15 @@ py::object jets_of_modules(py::handle input, const py::dict& modules, bool ensem
     py::gil_scoped_release no_gil;
     if (ensemble) x = points_of_ensemble(x, weights[0]);
     std::vector<int64_t> sizes = x.sizes().vec();
-    sizes.insert(sizes.end() - 1, features + (laplacians ? 1 : 0));
+    const int64_t seconds = laplacians ? 1 : 0;
+    sizes.insert(sizes.end() - 1, features + seconds);
     // The axes and, of all points as of one matrix, what is zero: a fraction of the time of expanding them.
     const Tensor directions = at::zeros(sizes, x.options());
     directions.diagonal(0, -2, -1).fill_(1);
     const Tensor points = at::cat({x.unsqueeze(-2), directions}, -2);
     const Tensor jets = call_op(MlpJet{
         {points, features, weights, biases, hidden.name, last.name, hidden.params, last.params, /*trace_weights=*/{}}});
-    results = parts_of_jets(jets, features, laplacians ? 1 : 0);
+    results = parts_of_jets(jets, features, seconds);
     results[0] = results[0].squeeze(-2);
     results[1] = results[1].transpose(-2, -1);
     if (laplacians) {

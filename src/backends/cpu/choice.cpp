@@ -184,13 +184,6 @@ bool go_in_slow_pairs(const at::Tensor& input) {
 // Whether they are multiplied in tiles.
 bool go_in_tiles(const at::Tensor& input) { return gemm_kernels(dtype_of(input)).at_once > 2; }
 
-// Whether PyTorch's read past the end of rows in some layer.
-bool read_past_rows(const at::Tensor& input, at::TensorList weights, Pass pass) {
-  return std::any_of(weights.begin(), weights.end(), [&](const at::Tensor& weight) {
-    return reads_past_rows(input, weight.size(pass == Pass::forward ? -1 : -2));
-  });
-}
-
 // Whether some weights lie as [in_features, out_features], which the kernels of packed products take, and no others.
 bool are_transposed(at::TensorList weights) { return std::any_of(weights.begin(), weights.end(), has_transposed_rows); }
 
@@ -344,7 +337,10 @@ bool has_faster_products(const at::Tensor& input, at::TensorList weights, Pass p
   const bool ensemble = is_ensemble(weights);
   const auto [rows, elements] = shape_of(input, weights);
   if (elements == 0) return true;  // there is nothing to be multiplied, and hidden features need no memory
-  if (read_past_rows(input, weights, pass)) return true;
+  const auto past_rows = [&](const at::Tensor& weight) {
+    return reads_past_rows(input, weight.size(pass == Pass::forward ? -1 : -2));
+  };
+  if (std::any_of(weights.begin(), weights.end(), past_rows)) return true;
   const bool in_16_bits = gemm.operand == Dtype::bfloat16;
   if (!in_16_bits && (dtype == Dtype::bfloat16 || dtype == Dtype::float16)) {
     // They are converted, and computed with in float32: PyTorch's oneDNN is slower without instructions for them, and

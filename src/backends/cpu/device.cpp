@@ -191,14 +191,13 @@ Tensor product_here(const Tensor& a, const Tensor& b) {
   const bool fit = a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(0) && a.scalar_type() == b.scalar_type();
   if (!fit) return {};
   constexpr ActivationSpec identity{Activation::identity, {}};
-  const auto product = [&](const Tensor& rows, const Tensor& weight) {
-    return try_mlp({rows, std::array{weight}, {Tensor()}, identity, identity}, nullptr).value_or(Tensor());
-  };
-  if (reads_past_rows(a, a.size(1))) return product(a.contiguous(), b.t().contiguous());
-  if (a.scalar_type() != at::kFloat && a.scalar_type() != at::kDouble) return {};
-  if (Tensor result = Device::unpacked_product(a, b); result.defined()) return result;
   const Tensor weight = b.t();
-  return a.stride(1) == 1 && weight.is_contiguous() ? product(a, weight) : Tensor();
+  if (!reads_past_rows(a, a.size(1))) {
+    if (a.scalar_type() != at::kFloat && a.scalar_type() != at::kDouble) return {};
+    if (Tensor result = Device::unpacked_product(a, b); result.defined()) return result;
+    if (a.stride(1) != 1 || !weight.is_contiguous()) return {};
+  }
+  return try_mlp({a, std::array{weight}, {Tensor()}, identity, identity}, nullptr).value_or(Tensor());
 }
 const RegisterProduct registered_product(product_here);
 
