@@ -1,4 +1,4 @@
-"""Networks of float32 whose products are the GPU kernels' own (src/backends/hip/kernels/product.hip).
+"""Networks of float32 and of 16 bits whose products are the GPU kernels' own (src/backends/hip/kernels/product.hip).
 
 In the GPU emulator all are that have contiguous rows of weights and are too wide for one kernel, on a GPU those that
 take less time so.
@@ -16,6 +16,7 @@ from reference import ACTIVATIONS
 from strategies import DEVICE, IN_GPU_EMULATOR, ONCE, random_tensor, seeds
 
 ops = torch.ops.fastops
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 pytestmark = pytest.mark.skipif(
     DEVICE != "cuda" and not IN_GPU_EMULATOR, reason="needs a GPU, or the GPU emulator of make gpu-check"
@@ -42,14 +43,14 @@ def in_float64(tensors):
 
 
 @settings(max_examples=2 * ONCE * settings().max_examples)
-@given(st.data(), st.sampled_from([129, 132, 160]), st.booleans())
-def test_networks(device, data, wide, in_packets):
+@given(st.data(), st.sampled_from([129, 136, 160]), st.booleans(), st.sampled_from(DTYPES))
+def test_networks(device, data, wide, in_packets, dtype):
     """Forward and backward, of any layouts, biases and masks; weights are parts of matrices that are wider or not."""
     others = st.sampled_from([4, 8, 64, 128] if in_packets else [1, 3, 17, 33, 130])
     sizes = data.draw(st.permutations([wide, *data.draw(st.lists(others, min_size=1, max_size=2))]))
-    network = draw_network(data, torch.float32, device, sizes=sizes)
+    network = draw_network(data, dtype, device, sizes=sizes)
     for i, weight in enumerate(network.weights):
-        space = data.draw(st.sampled_from([0, 1, 4]))
+        space = data.draw(st.sampled_from([0, 1, 8]))
         network.weights[i] = torch.nn.functional.pad(weight, (space, 0))[:, space:]
     mask = [leaf is not None and data.draw(st.booleans()) for leaf in network.leaves]
     output, saved = ops.mlp_forward(*network.arguments)
@@ -72,6 +73,22 @@ def test_small_integers_are_exact(rows, sizes, device):
     expected = mlp_with_gradients(x.double(), in_float64(weights), in_float64(biases), grad.double(), *arguments[4:])
     for result, exact in zip(mlp_with_gradients(*arguments), expected, strict=True):
         assert torch.equal(result.double(), exact)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("sizes", [(300, 131), (7, 140), (260, 64), (516, 1), (136, 136)])
+@pytest.mark.parametrize("rows", [1, 16, 50, 129])
+def test_layers_of_small_integers_are_rounded_once(rows, sizes, dtype, device):
+    """All sums are exact, also where 16 bits have no room for them: those are rounded as the last thing."""
+    inputs, outputs = sizes
+    x, weight, bias, grad = (
+        integers(size, i, device).to(dtype)
+        for i, size in enumerate([(rows, inputs), (outputs, inputs), (outputs,), (rows, outputs)])
+    )
+    results = mlp_with_gradients(x, [weight], [bias], grad, "identity", "identity")
+    exact = mlp_with_gradients(x.double(), [weight.double()], [bias.double()], grad.double(), "identity", "identity")
+    for result, expected in zip(results, exact, strict=True):
+        assert torch.equal(result, expected.to(dtype))
 
 
 @pytest.mark.parametrize("where", [(0, 0), (37, 150), (16, 31)])
@@ -137,8 +154,9 @@ def step(device, dtype=torch.float32, transposed=False):
 
 
 def test_products_are_our_own(device):
-    """All of them in float32; PyTorch's of other dtypes and of weights that are transposed."""
-    assert products_of_torch(step(device)) == 0
+    """All of them in float32 and 16 bits; PyTorch's in float64 and of weights that are transposed."""
+    for dtype in DTYPES:
+        assert products_of_torch(step(device, dtype)) == 0
     assert products_of_torch(step(device, dtype=torch.float64)) == 6
     assert products_of_torch(step(device, transposed=True)) > 0
 
@@ -153,12 +171,10 @@ def test_who_allows_tf32_gets_it(attribute, value, device):
         torch.backends.cuda.matmul.allow_tf32 = False  # which sets the other, too
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_activation_is_that_of_its_op(name, device):
-    """Of the sums that the identity gives, bit by bit."""
-    x, weight = (
-        random_tensor((20, 140), torch.float32, device, seed=0),
-        random_tensor((9, 140), torch.float32, device, seed=1),
-    )
+def test_activation_is_that_of_its_op(name, dtype, device):
+    """Of sums that are exact, bit by bit."""
+    x, weight = (integers(size, i, device, most=1).to(dtype) / 8 for i, size in enumerate([(20, 140), (9, 140)]))
     z = ops.linear_act(x, weight, None, "identity")
     assert torch.equal(ops.linear_act(x, weight, None, name), getattr(ops, name)(z))

@@ -89,7 +89,14 @@ GatedGradients gated_backward_step(const Tensor& grad, const Tensor& gate, const
 }
 
 template <class Device>
-inline constexpr GatedSteps gated_steps_of{gated_backward_step<Device>, Device::product};
+Tensor sum_of_rows(const Tensor& matrix) {
+  const ActivationSpec identity{Activation::identity, {}};
+  return Device::bias_act_backward(matrix, matrix, {}, identity, /*from_output=*/true, {false, true, false}, false)
+      .bias_grad;
+}
+
+template <class Device>
+inline constexpr GatedSteps gated_steps_of{gated_backward_step<Device>, Device::product, sum_of_rows<Device>};
 
 template <class Device>
 GatedMlpForward::Result layered_gated_mlp(const GatedMlpArguments& mlp, bool saves) {

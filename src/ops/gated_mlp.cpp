@@ -87,9 +87,11 @@ GatedGradients backward_step(const Tensor& grad, const Tensor& gate, const Tenso
   return results;
 }
 
+Tensor sum_of_rows(const Tensor& matrix) { return matrix.sum(0); }
+
 }  // namespace
 
-const GatedSteps gated_steps{backward_step, product};
+const GatedSteps gated_steps{backward_step, product, sum_of_rows};
 
 std::vector<Tensor> layered_gated_mlp_backward(const GatedMlpBackwardArguments& mlp, const GatedSteps& steps) {
   const auto [wants_input, wants_gate_weight, wants_up_weight, wants_down_weight, wants_gate_bias, wants_up_bias,
@@ -100,9 +102,10 @@ std::vector<Tensor> layered_gated_mlp_backward(const GatedMlpBackwardArguments& 
   const Tensor x = as_matrix(mlp.input, mlp.ensemble);
   const bool wants_gate = wants_input || wants_gate_weight || wants_gate_bias;
   const bool wants_up = wants_input || wants_up_weight || wants_up_bias;
+  const auto bias_gradient = [&](const Tensor& grad) { return mlp.ensemble ? grad.sum(-2) : steps.sum_of_rows(grad); };
 
   std::array<Tensor, 7> grads;
-  if (wants_down_bias) grads[6] = grad.sum(-2);
+  if (wants_down_bias) grads[6] = bias_gradient(grad);
   if (wants_gate || wants_up || wants_down_weight) {
     // For the hidden values alone any matrix serves as their gradient: they have the same bits, whatever is wanted.
     const Tensor grad_hidden = wants_gate || wants_up ? steps.product(grad, mlp.down_weight) : gate;
@@ -111,8 +114,8 @@ std::vector<Tensor> layered_gated_mlp_backward(const GatedMlpBackwardArguments& 
     if (wants_down_weight) grads[3] = gradient_of_weight(mlp.down_weight, grad, hidden, steps.product);
     if (wants_gate_weight) grads[1] = gradient_of_weight(mlp.gate_weight, grad_gate, x, steps.product);
     if (wants_up_weight) grads[2] = gradient_of_weight(mlp.up_weight, grad_up, x, steps.product);
-    if (wants_gate_bias) grads[4] = grad_gate.sum(-2);
-    if (wants_up_bias) grads[5] = grad_up.sum(-2);
+    if (wants_gate_bias) grads[4] = bias_gradient(grad_gate);
+    if (wants_up_bias) grads[5] = bias_gradient(grad_up);
     if (wants_input) {
       const Tensor through_gate = steps.product(grad_gate, mlp.gate_weight);
       const Tensor both = mlp.ensemble ? through_gate + steps.product(grad_up, mlp.up_weight)

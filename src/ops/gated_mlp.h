@@ -94,6 +94,7 @@ struct GatedSteps {
   GatedGradients (*backward)(const Tensor& grad, const Tensor& gate, const Tensor& up, const ActivationSpec& f,
                              std::array<bool, 3> wanted);
   Tensor (*product)(const Tensor& a, const Tensor& b);  // as of LayerSteps
+  Tensor (*sum_of_rows)(const Tensor& matrix);
 };
 FASTOPS_API extern const GatedSteps gated_steps;  // with act_mul and its derivative
 

@@ -51,7 +51,7 @@ WITH_PRODUCTS = re.compile(r"::(forward|backward)<fastops::hip::b?float16>\(")
 # Kernels of small_mlp.hip and product.hip that ask for the next part of a weight before they multiply with one, and for
 # how many loads at least.
 ASKS_AHEAD = re.compile(r"::((forward|backward)<(float|double|fastops::hip::b?float16)>\(|multiply<)")
-LEAST_AHEAD = 4
+LEAST_AHEAD = 3
 REGISTER = re.compile(r"%\w+")  # of PTX
 
 

@@ -7,17 +7,24 @@ using fastops::hip::SmallNetwork;
 
 namespace {
 
+fastops::Dtype dtype_of(int64_t item_size) {
+  using fastops::Dtype;
+  return item_size == 8 ? Dtype::float64 : item_size == 4 ? Dtype::float32 : Dtype::bfloat16;
+}
+
 SmallNetwork network(int64_t layers, const int64_t* features, int64_t rows, int64_t item_size,
                      int64_t multiprocessors) {
-  using fastops::Dtype;
-  SmallNetwork result{.layers = layers, .rows = rows, .multiprocessors = multiprocessors};
+  SmallNetwork result{.layers = layers, .rows = rows, .dtype = dtype_of(item_size), .multiprocessors = multiprocessors};
   std::copy_n(features, layers + 1, result.features.begin());
-  result.dtype = item_size == 8 ? Dtype::float64 : item_size == 4 ? Dtype::float32 : Dtype::bfloat16;
   return result;
 }
 
-fastops::hip::Product product(const int64_t* sizes, int64_t multiprocessors) {
-  return {.rows = sizes[1], .columns = sizes[2], .depth = sizes[3], .multiprocessors = multiprocessors};
+fastops::hip::Product product(const int64_t* sizes, int64_t item_size, int64_t multiprocessors) {
+  return {.rows = sizes[1],
+          .columns = sizes[2],
+          .depth = sizes[3],
+          .dtype = dtype_of(item_size),
+          .multiprocessors = multiprocessors};
 }
 
 }  // namespace
@@ -25,20 +32,20 @@ fastops::hip::Product product(const int64_t* sizes, int64_t multiprocessors) {
 extern "C" {
 
 // Of products: kind, rows, columns, depth and the steps that are kernels besides PyTorch's products.
-bool own_products_are_faster(int64_t count, const int64_t* products, int64_t multiprocessors) {
+bool own_products_are_faster(int64_t count, const int64_t* products, int64_t item_size, int64_t multiprocessors) {
   fastops::hip::ProductTimes times(/*in_graph=*/false);
   for (const int64_t* p = products; p < products + 5 * count; p += 5) {
-    times.add(product(p, multiprocessors), static_cast<fastops::hip::ProductKind>(p[0]), p[4]);
+    times.add(product(p, item_size, multiprocessors), static_cast<fastops::hip::ProductKind>(p[0]), p[4]);
   }
-  return times.own() <= times.library();
+  return times.own_are_faster();
 }
 
-int64_t library_product(const int64_t* sizes) {
-  return library_product_time(product(sizes, 1), static_cast<fastops::hip::ProductKind>(sizes[0]));
+int64_t library_product(const int64_t* sizes, int64_t item_size) {
+  return library_product_time(product(sizes, item_size, 1), static_cast<fastops::hip::ProductKind>(sizes[0]));
 }
 
-int64_t own_product(const int64_t* sizes, int64_t multiprocessors) {
-  return product_time(product(sizes, multiprocessors), static_cast<fastops::hip::ProductKind>(sizes[0]));
+int64_t own_product(const int64_t* sizes, int64_t item_size, int64_t multiprocessors) {
+  return product_time(product(sizes, item_size, multiprocessors), static_cast<fastops::hip::ProductKind>(sizes[0]));
 }
 
 int64_t small_mlp_kernel(int64_t layers, const int64_t* features, int64_t rows, int64_t item_size,

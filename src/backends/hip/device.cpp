@@ -74,8 +74,6 @@ struct Device {
     call.multiprocessors = multiprocessors_of(saved);
     Tensor block_sums;
     if (const int64_t blocks = bias_backward_blocks(call); wanted.bias_grad && blocks > 1) {
-      // By themselves, sums are PyTorch's: one kernel, where these would be two.
-      if (f.id == Activation::identity && !wanted.grad) return {{}, as_matrix(grad).sum(0), {}};
       block_sums = at::empty({blocks, call.columns}, saved.options().dtype(compute_type(saved)));
     }
     const auto& m = grid->matrices;

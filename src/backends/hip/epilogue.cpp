@@ -43,18 +43,20 @@ bool agree(const Tensor& like, const ActivationSpec& f, LayerInSteps in_steps, a
       .item<bool>();
 }
 
-bool tried(const Tensor& like, const ActivationSpec& f, LayerInSteps in_steps) {
+enum class Answer : char { unknown, no, yes };
+
+Answer tried(const Tensor& like, const ActivationSpec& f, LayerInSteps in_steps) {
   try {
     for (const auto& sizes : {std::array<int64_t, 3>{1, 16, 256}, {256, 16, 16}, {512, 64, 128}}) {
-      if (!agree(like, f, in_steps, sizes)) return false;
+      if (!agree(like, f, in_steps, sizes)) return Answer::no;
     }
-    return true;
+    return Answer::yes;
+  } catch (const c10::OutOfMemoryError&) {
+    return Answer::unknown;
   } catch (const std::exception&) {
-    return false;  // there is no such op, or its library refuses it
+    return Answer::no;  // there is no such op, or its library refuses it
   }
 }
-
-enum class Answer : char { unknown, no, yes };
 
 }  // namespace
 
@@ -69,9 +71,9 @@ std::optional<Tensor> try_epilogue(const Tensor& x, const Tensor& weight, const 
   std::atomic<Answer>& answer = answers[device][static_cast<size_t>(dtype_of(x))][f.id == Activation::gelu_tanh];
   if (answer == Answer::unknown) {
     if (is_captured(x)) return std::nullopt;
-    answer = tried(x, f, in_steps) ? Answer::yes : Answer::no;
+    answer = tried(x, f, in_steps);
   }
-  if (answer == Answer::no) return std::nullopt;
+  if (answer != Answer::yes) return std::nullopt;
   return addmm_activation(bias, x, weight.t(), f.id == Activation::gelu_tanh);
 }
 

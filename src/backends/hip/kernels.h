@@ -126,15 +126,16 @@ FASTOPS_KERNELS_API int64_t rows_backward_sums(const RowsCall&);
 FASTOPS_KERNELS_API Error rows_backward(const RowsCall&, Numbers x, Numbers grad, Numbers added, Numbers dx,
                                         Numbers value, void* block_sums, Numbers vector_grads);
 
-// ---- products of float32 ----
+// ---- products of float32 and of 16 bits ----
 
-// left @ right.T for matrices [rows, depth] and [columns, depth] of float32. Results are contiguous.
+// left @ right.T for matrices [rows, depth] and [columns, depth]; sums are float32. Results are contiguous.
 struct Product {
   Matrix left{};
   Matrix right{};
   int64_t rows = 0;
   int64_t columns = 0;
   int64_t depth = 0;
+  Dtype dtype = Dtype::float32;
   int64_t multiprocessors = 1;
   void* stream = nullptr;
 };

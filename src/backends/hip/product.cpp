@@ -1,10 +1,13 @@
 #include "backends/hip/product.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/sum.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/record_function.h>
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #include "backends/hip/launch.h"
 #include "backends/hip/product_time.h"
@@ -26,7 +29,11 @@ Tensor empty_matrix(int64_t rows, int64_t columns, const Tensor& like) {
 
 // Its sizes alone.
 Product product_of(int64_t rows, int64_t columns, int64_t depth, const Tensor& like) {
-  return {.rows = rows, .columns = columns, .depth = depth, .multiprocessors = multiprocessors_of(like)};
+  return {.rows = rows,
+          .columns = columns,
+          .depth = depth,
+          .dtype = dtype_of(like),
+          .multiprocessors = multiprocessors_of(like)};
 }
 // Of left [rows, depth] and right [columns, depth].
 Product product_of(const Tensor& left, const Tensor& right) {
@@ -43,15 +50,18 @@ bool fits(const Product& product) {
          product.columns <= most_product_columns && product.depth <= most_depth;
 }
 
-// The emulator is there to run the kernels.
-bool are_faster(const ProductTimes& times, const Tensor& like) {
-  return like.is_cpu() || times.own() <= times.library();
+// Of times that add(ProductTimes&) puts together. The emulator is there to run the kernels.
+template <class F>
+bool are_faster(const Tensor& like, F add) {
+  return like.is_cpu() || choose_own(like, [&](bool in_graph) {
+           ProductTimes times(in_graph);
+           add(times);
+           return times.own_are_faster();
+         });
 }
 
 bool is_faster(const Product& product, const Tensor& like, ProductKind kind, int64_t steps) {
-  ProductTimes times(is_captured(like));
-  times.add(product, kind, steps);
-  return fits(product) && are_faster(times, like);
+  return fits(product) && are_faster(like, [&](ProductTimes& times) { times.add(product, kind, steps); });
 }
 
 void multiply(const Tensor& left, const Tensor& right, const Tensor& bias, const ActivationSpec& f, const Tensor& z,
@@ -86,26 +96,37 @@ Tensor weight_gradient(const Tensor& dz, const Tensor& x, Tensor* bias_grad) {
 bool are_gradients_faster(const MlpArguments& mlp) {
   const Tensor& like = mlp.input;
   const int64_t rows = row_count(like);
-  ProductTimes times(is_captured(like));
-  bool fit = true;
-  const auto add = [&](const Product& product, ProductKind kind, bool has_step) {
-    times.add(product, kind, has_step);
-    fit = fit && fits(product);
+  // f(product, kind, steps)
+  const auto for_each_product = [&](auto f) {
+    for (size_t i = 0; i < mlp.layers(); ++i) {
+      const int64_t out = mlp.weights[i].size(0), in = mlp.weights[i].size(1);
+      // The sum for the bias is a kernel besides the library's product, the derivative another.
+      f(product_of(out, in, rows, like), ProductKind::weights, mlp.biases[i].defined());
+      f(product_of(rows, in, out, like), ProductKind::backward, i > 0);
+    }
   };
-  for (size_t i = 0; i < mlp.layers(); ++i) {
-    const int64_t out = mlp.weights[i].size(0), in = mlp.weights[i].size(1);
-    // The sum for the bias is a kernel of PyTorch's, the derivative another.
-    add(product_of(out, in, rows, like), ProductKind::weights, mlp.biases[i].defined());
-    add(product_of(rows, in, out, like), ProductKind::backward, i > 0);
-  }
-  return fit && are_faster(times, like);
+  bool fit = true;
+  for_each_product([&](const Product& product, ProductKind, bool) { fit = fit && fits(product); });
+  return fit && are_faster(like, [&](ProductTimes& times) {
+           for_each_product(
+               [&](const Product& product, ProductKind kind, bool has_step) { times.add(product, kind, has_step); });
+         });
 }
 
 }  // namespace
 
 bool may_be_own_products(const Tensor& input, at::TensorList weights) {
-  return input.scalar_type() == at::kFloat && !is_rounded_to_tf32() &&
-         std::all_of(weights.begin(), weights.end(), has_rows);
+  const bool is_float32 = input.scalar_type() == at::kFloat;
+  const bool is_multiplied = is_float32 ? !is_rounded_to_tf32() : input.scalar_type() != at::kDouble;
+  return is_multiplied && std::all_of(weights.begin(), weights.end(), has_rows);
+}
+
+void prepare_library(const Tensor& like) {
+  static thread_local std::array<bool, 64> is_prepared{};
+  const size_t device = std::max<int>(like.device().index(), 0);
+  if (device >= is_prepared.size() || std::exchange(is_prepared[device], true)) return;
+  const Tensor one = at::zeros({1, 1}, like.options());
+  at::mm(one, one);
 }
 
 std::optional<LayerSteps::Forward> try_product_layer(const Tensor& x, const Tensor& weight, const Tensor& bias,
@@ -170,7 +191,7 @@ std::optional<std::vector<Tensor>> try_product_gradients(const MlpBackwardArgume
     if (mlp.wants_weight(i)) {
       grads[1 + 2 * i] = weight_gradient(dz, with_rows(as_matrix(value)), wants_bias ? &grads[2 + 2 * i] : nullptr);
     } else if (wants_bias) {
-      grads[2 + 2 * i] = dz.sum(0);
+      grads[2 + 2 * i] = bias_act_backward(dz, dz, std::nullopt, identity, /*from_output=*/true, {false, true}).front();
     }
     if (i == 0 || !goes_on) {
       if (goes_on) grads[0] = below.view(mlp.input.sizes());

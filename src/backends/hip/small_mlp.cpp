@@ -50,7 +50,7 @@ int64_t steps_of(const MlpArguments& mlp, bool backward) {
   return steps;
 }
 
-SmallNetwork network_of(const MlpArguments& mlp) {
+SmallNetwork network_of(const MlpArguments& mlp, bool in_graph) {
   SmallNetwork network;
   network.layers = static_cast<int64_t>(mlp.layers());
   network.features[0] = mlp.weights[0].size(1);
@@ -58,7 +58,7 @@ SmallNetwork network_of(const MlpArguments& mlp) {
   network.rows = row_count(mlp.input);
   network.dtype = dtype_of(mlp.input);
   network.multiprocessors = multiprocessors_of(mlp.input);
-  network.in_graph = is_captured(mlp.input);
+  network.in_graph = in_graph;
   network.may_be_own_products = may_be_own_products(mlp.input, mlp.weights);
   return network;
 }
@@ -78,7 +78,9 @@ bool use_small_mlp(const MlpArguments& mlp, bool backward) {
   if (mlp.layers() > most_small_layers || mlp.input.numel() == 0) return false;
   if (!std::all_of(mlp.weights.begin(), mlp.weights.end(), fits)) return false;
   // The emulator is there to run the kernel.
-  return mlp.input.is_cpu() || is_small_mlp_faster(network_of(mlp), backward, steps_of(mlp, backward));
+  return mlp.input.is_cpu() || choose_own(mlp.input, [&](bool in_graph) {
+           return is_small_mlp_faster(network_of(mlp, in_graph), backward, steps_of(mlp, backward));
+         });
 }
 
 Tensor small_mlp(const MlpArguments& mlp, std::vector<Tensor>* saved) {

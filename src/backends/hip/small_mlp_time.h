@@ -20,7 +20,7 @@ struct SmallNetwork {
   Dtype dtype{};
   int64_t multiprocessors = 1;
   bool in_graph = false;
-  bool may_be_own_products = true;  // of its layers, in float32
+  bool may_be_own_products = true;  // of its layers
 };
 
 class SmallMlpTime {
@@ -93,7 +93,11 @@ constexpr int64_t layered_time(const SmallNetwork& network, bool backward, int64
   ProductTimes times(network.in_graph);
   int64_t products = 0;
   const auto add = [&](int64_t rows, int64_t columns, int64_t depth, ProductKind kind) {
-    const Product product{.rows = rows, .columns = columns, .depth = depth, .multiprocessors = network.multiprocessors};
+    const Product product{.rows = rows,
+                          .columns = columns,
+                          .depth = depth,
+                          .dtype = network.dtype,
+                          .multiprocessors = network.multiprocessors};
     times.add(product, kind, /*steps=*/0);
     ++products;
   };
@@ -106,8 +110,8 @@ constexpr int64_t layered_time(const SmallNetwork& network, bool backward, int64
       if (i > 0) add(network.rows, in, out, ProductKind::backward);
     }
   }
-  // Of other types, products of this size take no longer than a launch.
-  if (network.dtype != Dtype::float32) return times.launch() * (products + steps);
+  // Of float64, products of this size take no longer than a launch.
+  if (network.dtype == Dtype::float64) return times.launch() * (products + steps);
   const int64_t library = times.library() + times.launch() * steps;
   return network.may_be_own_products ? std::min(times.own(), library) : library;
 }

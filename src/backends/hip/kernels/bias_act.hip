@@ -1,4 +1,6 @@
 // activation(x + bias), and its backward with the bias gradient summed in the same pass.
+#include <bit>
+
 #include "backends/hip/kernels/block_sums.h"
 #include "backends/hip/kernels/transform.h"
 
@@ -79,16 +81,30 @@ __global__ void __launch_bounds__(block_threads)
                   [&](int64_t column, auto sum) { bias_grad[column] = narrow<Storage>(sum); });
 }
 
+// So few rows a block has all of, of some columns: that is one kernel.
+constexpr int64_t few_rows = block_threads;
+
 // The rows of a block: enough work for its threads, and no more blocks than the GPU has at once, or twice as many where
 // the formula takes most registers. They follow from the sizes and the GPU, so that a sum is made of the same parts on
 // every run.
 int64_t rows_per_block(const Call& call) {
+  if (call.rows <= few_rows) return std::max<int64_t>(call.rows, 1);
   constexpr int64_t strip = 256;  // the most columns that a block takes
   constexpr int64_t enough_elements = 4096;
   constexpr int64_t blocks_of_multiprocessor = 4;
   const int64_t enough_blocks = blocks_of_multiprocessor * call.multiprocessors;
   const int64_t enough_rows = divide_up(enough_elements, std::min(call.columns, strip));
   return std::max(enough_rows, divide_up(call.rows, divide_up(enough_blocks, divide_up(call.columns, strip))));
+}
+
+// A thread for each of few rows, where a warp's packets of a row are the 32 bytes at least that come from memory at
+// once.
+template <int width, class Storage>
+dim3 backward_block(int64_t rows, int64_t packets) {
+  if (rows > few_rows) return block_shape(packets, 32);
+  constexpr unsigned least = std::max<unsigned>(1, 32 / (width * sizeof(Storage)));
+  const unsigned across = std::max(least, block_threads / std::bit_ceil(std::max<unsigned>(rows, 8)));
+  return dim3(across, block_threads / across);
 }
 
 template <int width, class Storage, class Gradient>
@@ -101,7 +117,7 @@ Error run_backward(const Call& call, Gradient gradient, const Operands<Storage, 
   // Where there are parts, there is but one block for the rows of each.
   const auto run_part = [&](int64_t first, int64_t columns) {
     const auto [grad, saved, bias, dx] = operands.from_column(first).of;
-    const dim3 block = block_shape(columns / width, 32);
+    const dim3 block = backward_block<width, Storage>(call.rows, columns / width);
     const dim3 grid(divide_up(columns / width, block.x), blocks);
     return launch(backward<width, Storage, Gradient>, grid, block, shared, call.stream, gradient, grad, saved, bias,
                   static_cast<Operand<Storage>>(dx), sums, sums || !bias_grad ? nullptr : bias_grad + first, call.rows,

@@ -15,6 +15,8 @@
 
 #include <cmath>
 #include <cstdint>
+#include <set>
+#include <utility>
 
 #include "activations/scalar_of.h"
 #include "backends/hip/kernels.h"
@@ -84,10 +86,13 @@ const char* launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t 
   // More than on every GPU, a kernel has to be allowed. As that holds for launches by other threads, too, it is always
   // the same: all that there is.
   if (shared > size_t{shared_bytes_everywhere}) {
+    static thread_local std::set<std::pair<const void*, int>> allowed;
     int device = 0;
     cudaGetDevice(&device);
-    cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
-                         most_shared_bytes_of(device));
+    if (allowed.emplace(reinterpret_cast<const void*>(kernel), device).second) {
+      cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                           most_shared_bytes_of(device));
+    }
   }
 #endif
   kernel<<<grid, block, shared, static_cast<Stream>(stream)>>>(arguments...);
@@ -210,6 +215,13 @@ __device__ inline int64_t opaque(int64_t value) {
   asm("" : "+v"(value));
 #elif defined(__CUDA_ARCH__)
   asm("" : "+l"(value));
+#endif
+  return value;
+}
+// The same of what was loaded: it is not computed with where it is asked for, which would wait for it.
+__device__ inline uint32_t opaque(uint32_t value) {
+#if defined(__HIP_DEVICE_COMPILE__)
+  asm("" : "+v"(value));
 #endif
   return value;
 }

@@ -1,10 +1,13 @@
-// Products of float32 matrices of which the host's library makes two kernels or more: those with few rows or few
-// features. What comes after a product is in its kernel: the bias and the activation forward, the derivative for the
-// gradients of a layer's input, and for those of a weight the sums that are the gradients of the bias.
+// Products of matrices with few rows or few features. What comes after a product is in its kernel: the bias and the
+// activation forward, the derivative for the gradients of a layer's input, and for those of a weight the sums that are
+// the gradients of the bias.
 //
 // A block has a tile of the result. Each of its waves has the sums of products for the whole tile, over some slices of
 // the depth, which pass through a part of shared memory that is the wave's: waves meet only once, to add up what they
 // have. So there are as many loads on their way as there are waves, and no wave waits for another.
+//
+// Numbers of 16 bits are float32 in shared memory: with few rows it is the way from memory that takes the time, which
+// matrix cores do not shorten.
 #include "backends/hip/kernels/transform.h"
 #include "backends/hip/product_time.h"
 
@@ -36,19 +39,32 @@ struct Shape {
   static constexpr int sums = height * sums_stride;
 };
 
+template <class Storage, int count>
+__device__ Piece<Storage, count> opaque(Piece<Storage, count> piece) {
+  if constexpr (sizeof(Storage) == 2 && count > 1) {
+    for (uint32_t& pair : piece.pair) pair = hip::opaque(pair);
+  } else if constexpr (sizeof(Storage) == 2) {
+    piece.element[0].bits = static_cast<uint16_t>(hip::opaque(uint32_t{piece.element[0].bits}));
+  }
+  return piece;
+}
+
 // What is multiplied: `size` rows for the tile's rows or columns. Numbers lie beside each other along the depth or
 // along the rows, at this distance in the other direction.
+template <class Storage>
 struct Factor {
-  const float* data;
+  const Storage* data;
   int64_t stride;
   int size;
 };
 
 // A wave's slice of a factor on its way, `size` rows of `depth` numbers: each lane has some packets in registers. In
 // shared memory as in global memory they lie in lines, along the depth or along the rows.
-template <int size, int depth, bool along_depth, int packet>
+template <class Storage, int size, int depth, bool along_depth, int packet>
 struct Slice {
-  using Bytes = Packet<float, packet>;
+  // Of 16 bits, two at a time: clang cuts packets of single ones.
+  using Bytes = std::conditional_t<sizeof(Storage) == 2 && packet % 2 == 0, Packet<uint32_t, packet / 2>,
+                                   Packet<Storage, packet>>;
   static constexpr int length = along_depth ? depth : size;
   static constexpr int lines = along_depth ? size : depth;
   static constexpr int stride = length + 4;
@@ -57,36 +73,41 @@ struct Slice {
   static constexpr int count = lines * packets / lanes;
   static_assert(lanes % packets == 0, "");
 
-  float number[count][packet];
+  Piece<Storage, packet> number[count];
 
   __device__ static int line() { return lane() / packets; }
   __device__ static int at() { return lane() % packets * packet; }
   __device__ static constexpr int line_after(int s) { return s * (lanes / packets); }
 
   // Asks for the numbers of the rows from `first` and of the depth from `begin` on. Beyond the edges there are zeros.
-  __device__ void ask(const Factor& from, int first, int begin, int end) {
+  __device__ void ask(const Factor<Storage>& from, int first, int begin, int end) {
     const int line_begin = (along_depth ? first : begin) + line(), at_begin = (along_depth ? begin : first) + at();
     const int rest = (along_depth ? from.size : end) - line_begin;
     const bool within = at_begin < (along_depth ? end : from.size);
-    const float* data = from.data + line_begin * from.stride + at_begin;
+    const Storage* data = from.data + line_begin * from.stride + at_begin;
 #pragma unroll
     for (int s = 0; s < count; ++s) {
-      Bytes bytes = {};
-      if (within && line_after(s) < rest) bytes = *reinterpret_cast<const Bytes*>(data);
-#pragma unroll
-      for (int e = 0; e < packet; ++e) number[s][e] = bytes.element[e];
+      number[s] = {};
+      if (within && line_after(s) < rest) {
+        number[s] = bit_cast<Piece<Storage, packet>>(*reinterpret_cast<const Bytes*>(data));
+      }
       data += line_after(1) * from.stride;
     }
   }
 
   __device__ void bring(float* to) const {
+    constexpr int width = packet < 4 ? packet : 4;
     to += line() * stride + at();
 #pragma unroll
     for (int s = 0; s < count; ++s) {
-      Bytes bytes;
+      const Piece<Storage, packet> piece = opaque(number[s]);
 #pragma unroll
-      for (int e = 0; e < packet; ++e) bytes.element[e] = number[s][e];
-      *reinterpret_cast<Bytes*>(to + line_after(s) * stride) = bytes;
+      for (int begin = 0; begin < packet; begin += width) {
+        Packet<float, width> numbers;
+#pragma unroll
+        for (int e = 0; e < width; ++e) numbers.element[e] = widen(piece.get(begin + e));
+        *reinterpret_cast<Packet<float, width>*>(to + line_after(s) * stride + begin) = numbers;
+      }
     }
   }
 };
@@ -171,72 +192,79 @@ struct Sums {
 };
 
 // What the result is. `known` is asked for ahead.
+template <class Storage_>
 struct Forward {
+  using Storage = Storage_;
   static constexpr auto kind = ProductKind::forward;
   Activation activation;
   Params<float> params;
-  const float* bias;
+  const Storage* bias;
   int64_t bias_stride;
-  float* z;
-  float* y;
+  Storage* z;
+  Storage* y;
 
-  __device__ float known(int, int column) const { return bias ? bias[column * bias_stride] : -0.0f; }
+  __device__ Storage known(int, int column) const { return bias ? bias[column * bias_stride] : narrow<Storage>(-0.0f); }
 
   template <class A>
   __device__ void store(int row, int column, int columns, float sum, float known) const {
     const float z_here = sum + known;
     const int64_t place = int64_t{row} * columns + column;
-    if (z) z[place] = z_here;
-    y[place] = A::value(Number<float>(z_here), params).v;
+    if (z) z[place] = narrow<Storage>(z_here);
+    y[place] = narrow<Storage>(A::value(NumberOf<Storage>(z_here), params).v);
   }
 };
 
+template <class Storage_>
 struct Backward {
+  using Storage = Storage_;
   static constexpr auto kind = ProductKind::backward;
   Activation activation;
   Params<float> params;
   bool from_output;
-  Operand<float> saved;
-  float* dz;
-  float* value;
+  Operand<Storage> saved;
+  Storage* dz;
+  Storage* value;
 
-  __device__ float known(int row, int column) const { return saved.data ? saved.at(row, column) : 0.0f; }
+  __device__ Storage known(int row, int column) const { return saved.data ? saved.at(row, column) : Storage{}; }
 
   template <class A>
   __device__ void store(int row, int column, int columns, float sum, float known) const {
-    using N = Number<float>;
+    using N = NumberOf<Storage>;
     const int64_t place = int64_t{row} * columns + column;
     const N at(known);
-    if (value) value[place] = A::value(at, params).v;
+    if (value) value[place] = narrow<Storage>(A::value(at, params).v);
     if constexpr (A::has_gradient_from_output) {
       if (from_output) {
-        dz[place] = A::template gradient_from_output<N>(N(sum), at, params).v;
+        dz[place] = narrow<Storage>(A::template gradient_from_output<N>(N(sum), at, params).v);
         return;
       }
     }
-    dz[place] = A::template gradient<N>(N(sum), at, params).v;
+    dz[place] = narrow<Storage>(A::template gradient<N>(N(sum), at, params).v);
   }
 };
 
+template <class Storage_>
 struct Weights {
+  using Storage = Storage_;
   static constexpr auto kind = ProductKind::weights;
   static constexpr Activation activation = Activation::identity;
-  float* result;
-  float* sums;
+  Storage* result;
+  Storage* sums;
 
-  __device__ float known(int, int) const { return 0.0f; }
+  __device__ Storage known(int, int) const { return {}; }
 
   template <class A>
   __device__ void store(int row, int column, int columns, float sum, float) const {
-    result[int64_t{row} * columns + column] = sum;
+    result[int64_t{row} * columns + column] = narrow<Storage>(sum);
   }
 };
 
 // Of a block: the waves' slices, and where those were, their sums.
 template <class Shape, bool left_along, bool right_along>
-inline constexpr int shared_floats = std::max(waves * (Slice<Shape::height, Shape::depth, left_along, 4>::floats +
-                                                       Slice<Shape::width, Shape::depth, right_along, 4>::floats),
-                                              waves*(Shape::sums + Shape::height));
+inline constexpr int shared_floats =
+    std::max(waves * (Slice<float, Shape::height, Shape::depth, left_along, 4>::floats +
+                      Slice<float, Shape::width, Shape::depth, right_along, 4>::floats),
+             waves*(Shape::sums + Shape::height));
 
 // Blocks that a multiprocessor is to have registers for. Of single numbers, two would spill some on NVIDIA's.
 template <int packet>
@@ -244,9 +272,10 @@ inline constexpr int room = packet == 1 && !is_hip ? 1 : 2;
 
 template <class Shape, bool left_along, bool right_along, int packet, class Result>
 __global__ void __launch_bounds__(block_threads, room<packet>)
-    multiply(Factor left, Factor right, int depth, Result result) {
-  using Left = Slice<Shape::height, Shape::depth, left_along, packet>;
-  using Right = Slice<Shape::width, Shape::depth, right_along, packet>;
+    multiply(Factor<typename Result::Storage> left, Factor<typename Result::Storage> right, int depth, Result result) {
+  using Storage = typename Result::Storage;
+  using Left = Slice<Storage, Shape::height, Shape::depth, left_along, packet>;
+  using Right = Slice<Storage, Shape::width, Shape::depth, right_along, packet>;
   using S = Sums<Shape, left_along, right_along>;
   constexpr bool sums_left = Result::kind == ProductKind::weights;
   float* const shared = static_cast<float*>(shared_memory());
@@ -279,8 +308,9 @@ __global__ void __launch_bounds__(block_threads, room<packet>)
       if (first_row + row < left.size && first_column + column < right.size) f(j, row, column);
     }
   };
-  float known[results] = {};
-  for_each_result([&](int j, int row, int column) { known[j] = result.known(first_row + row, first_column + column); });
+  Piece<Storage, 1> known[results] = {};
+  for_each_result(
+      [&](int j, int row, int column) { known[j].set(0, result.known(first_row + row, first_column + column)); });
 
   S sums;
 #pragma unroll 1
@@ -312,7 +342,7 @@ __global__ void __launch_bounds__(block_threads, room<packet>)
 #pragma unroll
     for (int p = 0; p < waves; ++p) sum += at[p * Shape::sums];
     at[0] = sum;
-    at[Shape::sums] = known[j];
+    at[Shape::sums] = widen(opaque(known[j]).get(0));
   });
   with_activation(result.activation, [&](auto f) {
 #pragma unroll 1
@@ -329,12 +359,12 @@ __global__ void __launch_bounds__(block_threads, room<packet>)
       float sum = 0.0f;
 #pragma unroll
       for (int p = 0; p < waves; ++p) sum += left_sums[p * Shape::height + row];
-      result.sums[first_row + row] = sum;
+      result.sums[first_row + row] = narrow<Storage>(sum);
     }
   }
 }
 
-template <class Shape, bool left_along, bool right_along, int packet, class Result>
+template <class Shape, bool left_along, bool right_along, int packet, class Result, class Factor>
 Error run(const Product& product, Factor left, Factor right, Result result) {
   const dim3 grid(divide_up(product.columns, Shape::width), divide_up(product.rows, Shape::height));
   return launch(multiply<Shape, left_along, right_along, packet, Result>, grid, dim3(block_threads),
@@ -342,7 +372,7 @@ Error run(const Product& product, Factor left, Factor right, Result result) {
                 static_cast<int>(product.depth), result);
 }
 
-template <bool left_along, bool right_along, int packet, class Result>
+template <bool left_along, bool right_along, int packet, class Result, class Factor>
 Error choose_tile(const Product& product, Factor left, Factor right, Result result) {
   const auto run_tile = [&]<int i, int depth>() {
     using Tile = Shape<product_tiles[i].height, product_tiles[i].width, depth>;
@@ -358,44 +388,69 @@ Error choose_tile(const Product& product, Factor left, Factor right, Result resu
   }
 }
 
-Factor factor_of(Matrix m, bool along_depth, int64_t size) {
-  return {static_cast<const float*>(m.data), along_depth ? m.row_stride : m.column_stride, static_cast<int>(size)};
+template <class Storage>
+Factor<Storage> factor_of(Matrix m, bool along_depth, int64_t size) {
+  return {static_cast<const Storage*>(m.data), along_depth ? m.row_stride : m.column_stride, static_cast<int>(size)};
 }
 
 // Whether lines of this length are whole packets of 16 bytes.
-bool in_packets(const Factor& factor, int64_t length) {
-  return reinterpret_cast<uintptr_t>(factor.data) % 16 == 0 && factor.stride % 4 == 0 && length % 4 == 0;
+template <class Storage>
+bool in_packets(const Factor<Storage>& factor, int64_t length) {
+  constexpr int packet = packet_width<Storage>;
+  return reinterpret_cast<uintptr_t>(factor.data) % 16 == 0 && factor.stride % packet == 0 && length % packet == 0;
 }
 
 template <bool left_along, bool right_along, class Result>
 Error multiply(const Product& product, Result result) {
-  const Factor left = factor_of(product.left, left_along, product.rows);
-  const Factor right = factor_of(product.right, right_along, product.columns);
+  using Storage = typename Result::Storage;
+  const auto left = factor_of<Storage>(product.left, left_along, product.rows);
+  const auto right = factor_of<Storage>(product.right, right_along, product.columns);
   const bool packets = in_packets(left, left_along ? product.depth : product.rows) &&
                        in_packets(right, right_along ? product.depth : product.columns);
-  return packets ? choose_tile<left_along, right_along, 4>(product, left, right, result)
+  return packets ? choose_tile<left_along, right_along, packet_width<Storage>>(product, left, right, result)
                  : choose_tile<left_along, right_along, 1>(product, left, right, result);
+}
+
+// f.template operator()<Storage>()
+template <class F>
+Error with_storage(Dtype dtype, F f) {
+  switch (dtype) {
+    case Dtype::float32:
+      return f.template operator()<float>();
+    case Dtype::bfloat16:
+      return f.template operator()<bfloat16>();
+    case Dtype::float16:
+      return f.template operator()<float16>();
+    default:
+      return "products of this dtype are the library's";
+  }
 }
 
 }  // namespace
 
 Error product_forward(const Product& product, Activation activation, Params<double> params, const void* bias,
                       int64_t bias_stride, void* z, void* y) {
-  const Forward result{activation,  compute_params<float>(params), static_cast<const float*>(bias),
-                       bias_stride, static_cast<float*>(z),        static_cast<float*>(y)};
-  return multiply</*left_along=*/true, /*right_along=*/true>(product, result);
+  return with_storage(product.dtype, [&]<class Storage>() {
+    const Forward<Storage> result{activation,  compute_params<float>(params), static_cast<const Storage*>(bias),
+                                  bias_stride, static_cast<Storage*>(z),      static_cast<Storage*>(y)};
+    return multiply</*left_along=*/true, /*right_along=*/true>(product, result);
+  });
 }
 
 Error product_backward(const Product& product, Activation activation, Params<double> params, bool from_output,
                        Matrix saved, void* dz, void* value) {
-  const Backward result{activation, compute_params<float>(params), from_output,
-                        saved,      static_cast<float*>(dz),       static_cast<float*>(value)};
-  return multiply</*left_along=*/true, /*right_along=*/false>(product, result);
+  return with_storage(product.dtype, [&]<class Storage>() {
+    const Backward<Storage> result{activation, compute_params<float>(params), from_output,
+                                   saved,      static_cast<Storage*>(dz),     static_cast<Storage*>(value)};
+    return multiply</*left_along=*/true, /*right_along=*/false>(product, result);
+  });
 }
 
 Error product_weights(const Product& product, void* result, void* sums) {
-  return multiply</*left_along=*/false, /*right_along=*/false>(
-      product, Weights{static_cast<float*>(result), static_cast<float*>(sums)});
+  return with_storage(product.dtype, [&]<class Storage>() {
+    return multiply</*left_along=*/false, /*right_along=*/false>(
+        product, Weights<Storage>{static_cast<Storage*>(result), static_cast<Storage*>(sums)});
+  });
 }
 
 }  // namespace fastops::hip
