@@ -331,6 +331,12 @@ def test_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "| case | fastops | vs eager | % of roof | kept vs eager |" in table
     (tmp_path / "table.md").unlink()
     (tmp_path / "tiny.png").unlink()
+    (tmp_path / "table.md").mkdir()
+    with pytest.raises(SystemExit):
+        run(tmp_path, "--peers", "eager")
+    assert "error: --out: " in capsys.readouterr().err
+    (tmp_path / "table.md").rmdir()
+    results.write(tmp_path, rows)
     assert main(["plot", str(tmp_path)]) == 0
     assert (tmp_path / "table.md").read_text() == table
     assert (tmp_path / "tiny.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")

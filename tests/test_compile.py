@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._functorch.config
 from torch import Tensor
 from torch._dynamo.utils import counters
 from torch._inductor import metrics
@@ -114,6 +115,35 @@ def test_torch_checkpoint(device: Any) -> None:
     compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
     x, parameters = batch(5, device), list(mlp.parameters())
     close(forward_and_backward(compiled, parameters, x), forward_and_backward(mlp, parameters, x))
+
+
+@pytest.mark.parametrize("budget", [0.9, 0.1])
+def test_dropout_with_a_memory_budget(budget: float, device: Any) -> None:
+    """The backward pass drops what the forward pass dropped, though much is computed again.
+
+    Without biases the result is linear in the input, whatever is dropped: it is the sum of input times gradient.
+    """
+    network = fastops.nn.MLP(16, [64, 64], 4, activation="identity", bias=False, dropout=0.5, device=device)
+    x = torch.randn(32, 16, device=device, requires_grad=True)
+    with torch._functorch.config.patch(activation_memory_budget=budget):
+        result = torch.compile(network, backend="aot_eager_decomp_partition")(x).sum()
+        (gradient,) = torch.autograd.grad(result, x)
+    torch.testing.assert_close((gradient * x).sum(), result)
+
+
+@pytest.mark.parametrize("name", ["MLP", "GatedMLP", "norm"])
+def test_rows_that_a_mask_leaves(name: str, device: Any) -> None:
+    """Two equal masks have two sizes that nobody knows; Inductor then computes one of them, and takes it for both."""
+    network = fastops.nn.MLP(6, 8, 4, norm="layer") if name == "norm" else module(name, device)
+    network.to(device, WIDEST)
+    x = batch(9, device)
+    function = lambda x: (network(x[x[:, 0] > 0]), network(x[x[:, 0] > 0]))  # noqa: E731
+    gradients = []
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        for call in (torch.compile(function, fullgraph=True), function):
+            a, b = call(x)
+            gradients.append(torch.autograd.grad(a.sum() + b.cos().sum(), list(network.parameters())))
+    torch.testing.assert_close(*gradients)
 
 
 def test_autocast_inside(device: Any) -> None:

@@ -24,6 +24,18 @@ RUNTIME = os.environ.get("FASTOPS_GPU_RUNTIME")
 pytestmark = pytest.mark.skipif(not RUNTIME, reason="needs FASTOPS_GPU_RUNTIME, the stand-in of make gpu-check")
 
 
+KERNELS = (
+    "transform",
+    "transform_row",
+    "forward",
+    "backward",
+    "narrow_forward",
+    "narrow_backward",
+    "add_blocks",
+    "multiply",
+)
+
+
 class Launch(NamedTuple):
     """What the runtime was asked for."""
 
@@ -53,7 +65,7 @@ def launches(runtime):
     for line in runtime.stand_in_launches().decode().splitlines():
         name, *numbers = line.split()
         numbers = [int(number) for number in numbers]
-        (kernel,) = re.findall(r"\d(transform|transform_row|forward|backward|add_blocks|multiply)I", name)
+        (kernel,) = re.findall(rf"\d({'|'.join(KERNELS)})I", name)
         result.append(Launch(name, kernel, tuple(numbers[:3]), tuple(numbers[3:6]), *numbers[6:]))
     return result
 
@@ -96,6 +108,18 @@ def rows_backward(device):
     ops.sequential_backward(input, input, vectors, [], *steps, [True] * 4)
 
 
+def normed_rows(device, dtype=torch.float32, columns=8):
+    """Few of them, with a norm and an activation."""
+    vectors = [torch.empty(columns, dtype=dtype, device=device) for _ in range(2)]
+    return matrix(9, columns, device, dtype), vectors, "layer_norm gelu", [1e-5], None
+
+
+def normed_rows_backward(device, **sizes):
+    """With every gradient."""
+    input, vectors, *steps = normed_rows(device, **sizes)
+    ops.sequential_backward(input, input, vectors, [], *steps, [True] * 3)
+
+
 # Calls of ops on a device, and what they launch.
 CALLS = {
     "activation": (lambda d: ops.gelu(matrix(9, 7, d)), ["transform_row"]),
@@ -123,6 +147,8 @@ CALLS = {
     ),
     "sequential": (lambda d: ops.sequential(*steps_on_rows(d)), ["forward"]),
     "sequential_backward": (rows_backward, ["backward", "add_blocks"]),
+    "normed rows": (lambda d: ops.sequential(*normed_rows(d)), ["narrow_forward"]),
+    "normed rows backward": (normed_rows_backward, ["narrow_backward", "add_blocks"]),
     "linear_act": (lambda d: ops.linear_act(matrix(9, 5, d), matrix(8, 5, d), None, "gelu"), ["multiply"]),
 }
 every_call = pytest.mark.parametrize(("call", "kernels"), CALLS.values(), ids=CALLS)
@@ -144,7 +170,8 @@ def test_launches(call, kernels, runtime):
     for launch in launched:
         threads = launch.block[0] * launch.block[1] * launch.block[2]
         # Of few rows, the kernels of steps on rows have fewer, so that more multiprocessors have some.
-        assert threads == 256 or (call in (CALLS["sequential"][0], rows_backward) and threads % 32 == 0)
+        of_rows = call in (CALLS["sequential"][0], rows_backward) or launch.kernel.startswith("narrow")
+        assert threads == 256 or (of_rows and threads % 32 == 0)
         assert_limits(launch)
         assert launch.shared <= 48 * 1024
 
@@ -218,7 +245,7 @@ def test_choice_of_one_kernel(sizes, rows, dtype, index, forward, backward, runt
         (64, 132 * 32 + 1, torch.float32, False, False),
         (64, 12, torch.float64, True, True),
         (128, 12, torch.float64, True, False),
-        (32, 1365, torch.bfloat16, True, True),
+        (32, 1365, torch.bfloat16, True, False),
         (128, 1365, torch.bfloat16, True, False),
     ],
     ids=str,
@@ -242,7 +269,7 @@ def test_library_is_prepared_for_a_graph(runtime):
         return sum(event.count for event in profile.key_averages() if event.key in ("aten::mm", "aten::addmm"))
 
     with ThreadPoolExecutor(1) as pool:
-        assert [pool.submit(products_of_torch).result() for _ in range(2)] == [1, 0]
+        assert [pool.submit(products_of_torch).result() > 0 for _ in range(2)] == [True, False]
         assert {launch.kernel for launch in launches(runtime)} == {"forward"}
         runtime.stand_in_capture(1)
         assert pool.submit(products_of_torch).result() > 0
@@ -295,11 +322,12 @@ def test_errors(call, kernels, runtime):
         assert len(launches(runtime)) == len(kernels)
 
 
-def test_sums_by_themselves_are_pytorchs(runtime):
-    """Of more rows than a block has: PyTorch's sum is one kernel, where fastops' would be two."""
-    x = matrix(9000, 6)
-    ops.bias_act_backward(x, x, None, "identity", [], False, [False, True])
-    assert launches(runtime) == []
+def test_sums_by_themselves(runtime):
+    """Of up to 256 rows they are one kernel, of more two: PyTorch's takes longer than either."""
+    for rows, kernels in ((256, ["backward"]), (257, ["backward"]), (9000, ["backward", "add_blocks"])):
+        x = matrix(rows, 6)
+        ops.bias_act_backward(x, x, None, "identity", [], False, [False, True])
+        assert [launch.kernel for launch in launches(runtime)] == kernels
 
 
 def test_gradient_without_sums_is_the_activations(runtime):
@@ -439,6 +467,13 @@ def rows_backward_of_features(dtype):
     ops.sequential_backward(x, x, vectors, [], *steps[1:], [True] * 3)
 
 
+def narrow_rows_of_dtype(dtype):
+    """Of columns for each kernel; float64 goes another way."""
+    for columns in (256, 512, 1024):
+        ops.sequential(*normed_rows("hostmem", dtype, columns))
+        normed_rows_backward("hostmem", dtype=dtype, columns=columns)
+
+
 def small_mlp_of_dtype(dtype):
     """Forward and backward."""
     x, weights = matrix(1000, 5, dtype=dtype), [matrix(8, 5, dtype=dtype), matrix(3, 8, dtype=dtype)]
@@ -449,12 +484,14 @@ def small_mlp_of_dtype(dtype):
 
 def products_of_dtype(dtype):
     """Of sizes for each tile, in packets and not; those of float64 are PyTorch's."""
-    for rows, features in itertools.product((64, 256, 512), (128, 255, 256, 511, 512)):
-        x, weight = matrix(rows, features, dtype=dtype), matrix(features, features, dtype=dtype)
-        bias = torch.empty(features, dtype=dtype, device="hostmem")
-        network = x, [weight] * 2, [bias] * 2, "relu", "relu"
+    sizes = [(16, 8, 8), (100, 384, 128), (100, 256, 384), (1024, 128, 128), (64, 384, 256), (256, 8, 384, 64)]
+    for (rows, *features), less in itertools.product(sizes, (0, 1)):
+        features = [size - less for size in features]
+        weights = [matrix(n, k, dtype=dtype) for k, n in itertools.pairwise(features)]
+        biases = [torch.empty(len(weight), dtype=dtype, device="hostmem") for weight in weights]
+        network = matrix(rows, features[0], dtype=dtype), weights, biases, "relu", "relu"
         output, saved = ops.mlp_forward(*network)
-        ops.mlp_backward(output, *network[:3], output, saved, *network[3:], [], [], [True] * 5)
+        ops.mlp_backward(output, *network[:3], output, saved, *network[3:], [], [], [True] * (1 + 2 * len(weights)))
 
 
 def bias_backward_of_dtype(dtype):
@@ -473,16 +510,22 @@ def bias_backward_of_dtype(dtype):
         ("small_mlp", small_mlp_of_dtype),
         ("bias_act", bias_backward_of_dtype),
         ("product", products_of_dtype),
+        ("narrow_rows", narrow_rows_of_dtype),
     ],
-    ids=["rows", "small_mlp", "bias_act", "product"],
+    ids=["rows", "small_mlp", "bias_act", "product", "narrow_rows"],
 )
 def test_shared_memory_of_the_budget(source, call, dtype, runtime):
     """The budget of occupancy counts with the shared memory that blocks are launched with."""
     occupancy = gpu_tool("occupancy")
     call(dtype)
-    done = [launch for launch in launches(runtime) if source != "product" or launch.kernel == "multiply"]
+    of_source = {"product": ["multiply"], "narrow_rows": ["narrow_forward", "narrow_backward"]}.get(source, KERNELS)
+    done = [launch for launch in launches(runtime) if launch.kernel in of_source]
     names = subprocess.run(["c++filt", *(launch.symbol for launch in done)], capture_output=True, text=True, check=True)
     shared = [launch.shared for launch in done]
     launched = dict(zip(map(occupancy.kind, names.stdout.splitlines()), shared, strict=True))
     assert launched == {kernel: occupancy.budget()[source, kernel].shared for kernel in launched}
-    assert len(launched) >= 2 if source != "product" else len(launched) == (0 if dtype == torch.float64 else 18)
+    counts = {"product": 18, "narrow_rows": 6}
+    if source in counts:
+        assert len(launched) == (0 if dtype == torch.float64 else counts[source])
+    else:
+        assert len(launched) >= 2

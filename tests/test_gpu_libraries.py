@@ -1,6 +1,6 @@
 """The libraries of GPU kernels that a torch for such GPUs loads, on stand-ins for the runtime and the driver.
 
-`make gpu-check` runs it with libraries for a few GPUs and two activations; it runs wherever fastops was built with
+`make gpu-check` runs it with libraries for a few GPUs and activations; it runs wherever fastops was built with
 FASTOPS_GPU_LIBRARIES. Each test has a process of its own, in which torch seems to be built for GPUs.
 """
 

@@ -237,10 +237,24 @@ def test_blocks_in_rounds(device: Any) -> None:
 
 
 @every_dtype
-def test_rows_anywhere_in_memory(device: Any, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("columns", [4, 132, 260, 516, 1024])
+@pytest.mark.parametrize(
+    ("steps", "vectors"), [("layer_norm", 2), ("layer_norm gelu", 2), ("rms_norm silu", 1), ("rms_norm", 0)]
+)
+def test_norms_of_few_rows(device: Any, dtype: torch.dtype, columns: int, steps: str, vectors: int) -> None:
+    """Which a GPU has kernels of their own for."""
+    parameters: list[Tensor | None] = [random_tensor((columns,), dtype, device, seed=i) for i in range(vectors)]
+    input, grad = (random_tensor((3, columns), dtype, device, seed=10 + i) for i in range(2))
+    assert_as_expected(Steps(input, parameters or [None], steps, [1e-3], grad))
+
+
+@every_dtype
+@pytest.mark.parametrize(
+    ("steps", "params"), [("layer_norm gelu dropout scale", [1e-5, 0.3]), ("layer_norm gelu", [1e-5])]
+)
+def test_rows_anywhere_in_memory(device: Any, dtype: torch.dtype, steps: str, params: list[float]) -> None:
     """Matrices and vectors that begin at any element, and rows within others, give the same bits."""
-    steps, params = "layer_norm gelu dropout scale", [1e-5, 0.3]
-    vectors = [random_tensor((132,), dtype, device, seed=i) for i in range(3)]
+    vectors = [random_tensor((132,), dtype, device, seed=i) for i in range(2 + ("scale" in steps))]
     matrices = [random_tensor((9, 132), dtype, device, seed=10 + i) for i in range(2)]
     seed = torch.tensor(SEED, device=device)
 

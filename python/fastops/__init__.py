@@ -28,6 +28,7 @@ import_after("torch.distributed.tensor", "fastops._sharding")
 import_after("torch.utils.flop_counter", "fastops._flops")  # imports triton
 import_after("torch._dynamo.backends.registry", "fastops._dynamo")
 import_after("torch._inductor.codecache", "fastops._compile_cache")
+import_after("torch.fx.experimental.proxy_tensor", "fastops._dropout_seeds")
 
 _gpu.load_when_used()
 backends.load_all()

@@ -67,10 +67,17 @@ void check_like(std::string_view op, Argument argument, const at::Tensor& tensor
               like_argument, " is on ", like.device(), "; they must be on the same device");
 }
 
+bool has_sizes(const at::Tensor& tensor, c10::SymIntArrayRef sizes) {
+  const c10::SymIntArrayRef own = tensor.sym_sizes();
+  return std::equal(own.begin(), own.end(), sizes.begin(), sizes.end(), [](const c10::SymInt& a, const c10::SymInt& b) {
+    return a.sym_eq(b).expect_true(__FILE__, __LINE__);
+  });
+}
+
 void check_same_shape(std::string_view op, Argument argument, const at::Tensor& tensor, Argument like_argument,
                       const at::Tensor& like) {
   check_like(op, argument, tensor, like_argument, like);
-  TORCH_CHECK_VALUE(tensor.sym_sizes().equals(like.sym_sizes()), "fastops.", op, ": ", argument, " has shape ",
+  TORCH_CHECK_VALUE(has_sizes(tensor, like.sym_sizes()), "fastops.", op, ": ", argument, " has shape ",
                     tensor.sym_sizes(), ", but ", like_argument, " has shape ", like.sym_sizes(),
                     "; they must be equal (nothing is broadcast)");
 }
@@ -83,7 +90,7 @@ c10::SymInt last_size(std::string_view op, Argument argument, const at::Tensor& 
 void check_shape(std::string_view op, Argument argument, const at::Tensor& tensor, c10::SymIntArrayRef sizes,
                  Argument like_argument, const at::Tensor& like) {
   check_like(op, argument, tensor, like_argument, like);
-  TORCH_CHECK_VALUE(tensor.sym_sizes().equals(sizes), "fastops.", op, ": ", argument, " has shape ", tensor.sym_sizes(),
+  TORCH_CHECK_VALUE(has_sizes(tensor, sizes), "fastops.", op, ": ", argument, " has shape ", tensor.sym_sizes(),
                     ", but must have shape ", sizes);
 }
 

@@ -300,8 +300,8 @@ SequentialBackwardArguments SequentialBackward::checked() const {
     TORCH_CHECK_TYPE(tensor.scalar_type() == dtype, "fastops.", name, ": ", argument, " is ", tensor.scalar_type(),
                      ", but must be ", dtype);
     const auto sizes = sizes_with(network.input, features);
-    TORCH_CHECK_VALUE(tensor.sym_sizes().equals(sizes), "fastops.", name, ": ", argument, " has shape ",
-                      tensor.sym_sizes(), ", but must have shape ", c10::SymIntArrayRef(sizes));
+    TORCH_CHECK_VALUE(has_sizes(tensor, sizes), "fastops.", name, ": ", argument, " has shape ", tensor.sym_sizes(),
+                      ", but must have shape ", c10::SymIntArrayRef(sizes));
   };
   check("grad_output", grad_output, segments.back().features, segments.back().rows_type);
   size_t expected = 0;

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks the GPU kernels on a machine without a GPU:
 #   1. compiles them for AMD's GPUs, and for NVIDIA's where there is nvcc, and looks at the machine code;
-#   2. loads the libraries that the wheel has, of two activations for a few GPUs, on stand-ins for runtime and driver, and
+#   2. loads the libraries that the wheel has, of few activations for a few GPUs, on stand-ins for runtime and driver, and
 #      runs the code that launches kernels on a runtime that writes launches down and runs nothing;
 #   3. runs the tests of the ops on the kernels in the emulator (docs/gpu.md);
 #   4. runs those of the kernels once more, of few activations, with sanitizers, with the threads in either order, and

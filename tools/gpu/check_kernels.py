@@ -34,6 +34,7 @@ SOURCES = sorted((ROOT / "src/backends/hip/kernels").glob("*.hip"))
 COMMON = ["-std=c++20", "-O3"]
 FEW = ["-include", str(ROOT / "src/backends/hip/emulator/few_activations.h")]
 WHOLE = [
+    "narrow_rows",
     "product",
     "rows",
     "small_mlp",

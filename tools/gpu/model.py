@@ -8,9 +8,9 @@ arithmetic and the way through one block (as often as blocks come one after anot
 case takes as long as its kernels or as the host takes to launch them, whichever is longer, as the benchmark calls it
 again and again. A graph has the same kernels with smaller gaps, and one launch.
 
-Small networks and own products of float32 are counted by the library's own counts, by which it chooses their kernels
-(src/backends/hip/small_mlp_time.h, product_time.h): those of an H100, whatever the GPU. PyTorch's products of float32
-take no less than what was measured of them there. PyTorch's sum over rows is a pass over its matrix, though it has few
+Small networks and own products are counted by the library's own counts, by which it chooses their kernels
+(src/backends/hip/small_mlp_time.h, product_time.h): those of an H100, whatever the GPU. PyTorch's products take no less
+than what was measured of them there. PyTorch's sum over rows is a pass over its matrix, though it has few
 threads for few rows.
 
 What the model does not know: what PyTorch's libraries choose for a product, clocks under load, caches between kernels
@@ -178,25 +178,25 @@ FORWARD, BACKWARD, WEIGHTS = range(3)  # kinds of products, as in product_time.h
 
 
 def library_product(gpu: Gpu, kind: int, rows: int, columns: int, depth: int, itemsize: int) -> Kernel:
-    """PyTorch's: of float32 no shorter than what an H100's were measured to take."""
+    """PyTorch's: no shorter than what an H100's were measured to take."""
     kernel = product(gpu, rows, columns, depth, itemsize)
-    if itemsize != 4:
+    if itemsize == 8:
         return kernel
     sizes = (ctypes.c_int64 * 4)(kind, rows, columns, depth)
-    measured = small_mlp_time().library_product(sizes) * 1e-9
+    measured = small_mlp_time().library_product(sizes, ctypes.c_int64(itemsize)) * 1e-9
     return Kernel(kernel.by | {"products": max(kernel.by["products"], measured)})
 
 
 def own_products(gpu: Gpu, itemsize: int, products: list[tuple[int, int, int, int, int]]) -> list[Kernel] | None:
-    """The library's own products of float32, where it chooses them: kind, rows, columns, depth, PyTorch's steps."""
-    if itemsize != 4 or gpu.name == "M4Max":  # Metal has no such kernels
+    """The library's own products, where it chooses them: kind, rows, columns, depth, PyTorch's steps."""
+    if itemsize == 8 or gpu.name == "M4Max":  # Metal has no such kernels
         return None
-    counted, processors = small_mlp_time(), ctypes.c_int64(gpu.processors)
+    counted, of_gpu = small_mlp_time(), (ctypes.c_int64(itemsize), ctypes.c_int64(gpu.processors))
     numbers = [number for product in products for number in product]
     array = (ctypes.c_int64 * len(numbers))(*numbers)
-    if not counted.own_products_are_faster(ctypes.c_int64(len(products)), array, processors):
+    if not counted.own_products_are_faster(ctypes.c_int64(len(products)), array, *of_gpu):
         return None
-    times = [counted.own_product((ctypes.c_int64 * 5)(*product), processors) for product in products]
+    times = [counted.own_product((ctypes.c_int64 * 5)(*product), *of_gpu) for product in products]
     return [Kernel({"products": nanoseconds * 1e-9}) for nanoseconds in times]
 
 

@@ -144,7 +144,9 @@ WRONG = {
         Mutation("a row stored past the last", "product.hip", "first_row + row >= left.size || ", ""),
         Mutation("a wave left out", "product.hip", "waves; ++p) sum += at", "waves - 1; ++p) sum += at"),
         Mutation("another slice", "product.hip", "ask(begin + step + ahead)", "ask(begin + ahead)"),
-        Mutation("lines that are no packets", "product.hip", "factor.stride % 4 == 0 && length % 4 == 0", "true"),
+        Mutation(
+            "lines that are no packets", "product.hip", "factor.stride % packet == 0 && length % packet == 0", "true"
+        ),
         Mutation(
             "too little shared memory",
             "product.hip",
@@ -153,6 +155,18 @@ WRONG = {
         ),
         Mutation("the sums of other rows", "product.hip", "if (lane() % 4 == 0) {", "if (lane() < 8) {"),
         Mutation("the bias of another column", "product.hip", "bias[column * bias_stride]", "bias[0]"),
+    ],
+    Group("narrow_rows.hip", "test_sequential: test_norms_of_few_rows or test_rows_anywhere"): [
+        Mutation("a row past the last", "narrow_rows.hip", "row_ < steps.rows ?", "row_ <= steps.rows ?"),
+        Mutation("a column past the last", "narrow_rows.hip", "column(place) < end_", "column(place) <= end_"),
+        Mutation("packets that are not aligned", "narrow_rows.hip", "% sizeof(Bytes) == 0", "% sizeof(T) == 0"),
+        Mutation("no operand but in packets", "narrow_rows.hip", "if (!from || in_packets(from)) return;", "return;"),
+        Mutation(
+            "a mean of what is beyond", "narrow_rows.hip", "row.has(p) ? h[p].of[k] - mean : 0.0f", "h[p].of[k] - mean"
+        ),
+        Mutation("too little shared memory", "narrow_rows.hip", "threads * places * tiles", "threads * tiles"),
+        Mutation("the sums of another row", "narrow_rows.hip", "sums + row.number() *", "sums + (row.number() ^ 1) *"),
+        Mutation("no row's sums", "rows.hip", "narrow ? call.rows : ", ""),
     ],
     Group("rows.hip", "test_sequential: test_blocks"): [
         Mutation("no barrier before a row's sums", "row_tile.h", f"= S(0);\n    }}\n    {BARRIER}", "= S(0);\n    }\n"),

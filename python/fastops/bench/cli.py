@@ -56,6 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     earlier = _earlier(parser, options.out) if options.out else []
     torch.set_num_threads(options.threads)
     rows = _run(chosen, run_options, options.out, earlier)
+    if options.out:
+        _write_report(parser, "--out", options.out)
     return 1 if any(row.status == FAILED for row in rows) else 0
 
 
@@ -160,7 +162,6 @@ def _run(chosen: Chosen, options: Options, folder: Path | None, earlier: list[Ro
     if folder:
         description = {**asdict(machine), "roofs": roofs.measured()}
         (folder / "machine.json").write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
-        _write_report(out, folder)
     return rows
 
 
@@ -178,17 +179,17 @@ def _draw(parser: argparse.ArgumentParser, folders: Sequence[str]) -> int:
     folder = Path(folders[0])
     if not (folder / results.FILE).is_file():
         parser.error(f"{PLOT}: there is no {folder / results.FILE}; run with --out {folder} first")
-    try:
-        _write_report(console(), folder)
-    except (OSError, ValueError) as error:
-        parser.error(f"{PLOT}: {error}")
+    _write_report(parser, PLOT, folder)
     return 0
 
 
-def _write_report(out: Console, folder: Path) -> None:
-    rows = results.read(folder)
-    files = [folder / results.FILE, tables.write_markdown(folder, rows), *plots.draw(folder, rows)]
-    out.print("\n".join(f"wrote {file}" for file in files))
+def _write_report(parser: argparse.ArgumentParser, argument: str, folder: Path) -> None:
+    try:
+        rows = results.read(folder)
+        files = [folder / results.FILE, tables.write_markdown(folder, rows), *plots.draw(folder, rows)]
+    except (OSError, ValueError) as error:
+        parser.error(f"{argument}: {error}")
+    console().print("\n".join(f"wrote {file}" for file in files))
 
 
 def console() -> Console:

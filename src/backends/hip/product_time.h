@@ -61,7 +61,7 @@ constexpr int64_t product_time(const Product& product, ProductKind kind) {
 // weight. Of 16 bits, whole networks were measured, of which small products take no more than a kernel does at least.
 constexpr int64_t library_product_time(const Product& product, ProductKind kind) {
   const int64_t rows = product.rows, columns = product.columns, depth = product.depth;
-  if (product.dtype != Dtype::float32) return launch_in_graph + rows * columns * depth * 5 / 1'000'000;
+  if (product.dtype != Dtype::float32) return launch_in_graph + rows * columns * depth * 3 / 1'000'000;
   const int64_t arithmetic = rows * columns * depth * 54 / 1'000'000;
   const int64_t bytes = 4 * (rows * columns + (rows + columns) * depth);
   if (kind == ProductKind::weights) return 3500 + arithmetic + bytes / 2500;

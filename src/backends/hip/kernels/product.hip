@@ -39,16 +39,6 @@ struct Shape {
   static constexpr int sums = height * sums_stride;
 };
 
-template <class Storage, int count>
-__device__ Piece<Storage, count> opaque(Piece<Storage, count> piece) {
-  if constexpr (sizeof(Storage) == 2 && count > 1) {
-    for (uint32_t& pair : piece.pair) pair = hip::opaque(pair);
-  } else if constexpr (sizeof(Storage) == 2) {
-    piece.element[0].bits = static_cast<uint16_t>(hip::opaque(uint32_t{piece.element[0].bits}));
-  }
-  return piece;
-}
-
 // What is multiplied: `size` rows for the tile's rows or columns. Numbers lie beside each other along the depth or
 // along the rows, at this distance in the other direction.
 template <class Storage>

@@ -5,6 +5,7 @@
 // to the last. Four neighbours in a row belong to a thread, and no other reads or writes them but in a dropout, whose
 // numbers are of another order: threads meet for that and for sums over a row alone.
 #include "backends/hip/kernels/block_sums.h"
+#include "backends/hip/kernels/narrow_rows.h"
 #include "backends/hip/kernels/row_tile.h"
 #include "backends/hip/kernels/tile.h"
 
@@ -418,6 +419,7 @@ bool rows_fit(const RowsCall& call, bool backward) {
 }
 
 Error rows_forward(const RowsCall& call, Numbers x, Numbers added, Numbers y) {
+  if (!added.data && is_narrow(call, {x, y})) return narrow_forward(call, x, y);
   return dispatch_computed(call, [&]<class S>() {
     const dim3 block = block_of(call, false);
     return launch(forward<S>, dim3(blocks_of(call, false)), block, shared_bytes(call, false, block.y), call.stream,
@@ -425,18 +427,24 @@ Error rows_forward(const RowsCall& call, Numbers x, Numbers added, Numbers y) {
   });
 }
 
-int64_t rows_backward_sums(const RowsCall& call) { return blocks_of(call, true) * sums_of(call) * call.columns; }
+int64_t rows_backward_sums(const RowsCall& call) {
+  const int64_t most = may_be_narrow(call) ? std::max(call.rows, blocks_of(call, true)) : blocks_of(call, true);
+  return most * sums_of(call) * call.columns;
+}
 
 Error rows_backward(const RowsCall& call, Numbers x, Numbers grad, Numbers added, Numbers dx, Numbers value,
                     void* block_sums, Numbers vector_grads) {
   return dispatch_computed(call, [&]<class S>() -> Error {
-    const int64_t blocks = blocks_of(call, true);
+    const bool narrow = !added.data && is_narrow(call, {x, grad, dx, value});
+    const int64_t blocks = narrow ? call.rows : blocks_of(call, true);
     const int sums = sums_of(call);
-    const dim3 block = block_of(call, true);
-    if (Error error = launch(backward<S>, dim3(blocks), block, shared_bytes(call, true, block.y), call.stream,
-                             Rows<S>(call), sums, x, grad, added, dx, value, static_cast<S*>(block_sums))) {
-      return error;
-    }
+    const auto launch_steps = [&] {
+      if (narrow) return narrow_backward(call, x, grad, dx, value, static_cast<float*>(block_sums));
+      const dim3 block = block_of(call, true);
+      return launch(backward<S>, dim3(blocks), block, shared_bytes(call, true, block.y), call.stream, Rows<S>(call),
+                    sums, x, grad, added, dx, value, static_cast<S*>(block_sums));
+    };
+    if (Error error = launch_steps()) return error;
     if (sums == 0) return nullptr;
     const int64_t places = sums * call.columns;
     return launch_sum_over_blocks<S>(add_blocks<S>, static_cast<const S*>(block_sums), blocks, places, call.stream,

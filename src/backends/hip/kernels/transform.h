@@ -75,6 +75,16 @@ struct Piece<Storage, count, true> {
   }
 };
 
+template <class Storage, int count>
+__device__ Piece<Storage, count> opaque(Piece<Storage, count> piece) {
+  if constexpr (sizeof(Storage) == 2 && count > 1) {
+    for (uint32_t& pair : piece.pair) pair = opaque(pair);
+  } else if constexpr (sizeof(Storage) == 2) {
+    piece.element[0].bits = static_cast<uint16_t>(opaque(uint32_t{piece.element[0].bits}));
+  }
+  return piece;
+}
+
 // How a thread accesses the elements of a piece: all at once, one that is each of them, or one after another.
 enum class Access { packet, broadcast, elements };
 
