@@ -166,7 +166,9 @@ WRONG = {
         ),
         Mutation("too little shared memory", "narrow_rows.hip", "threads * places * tiles", "threads * tiles"),
         Mutation("the sums of another row", "narrow_rows.hip", "sums + row.number() *", "sums + (row.number() ^ 1) *"),
-        Mutation("no row's sums", "rows.hip", "narrow ? call.rows : ", ""),
+    ],
+    Group("rows.hip", "test_sequential: test_norms_of_few_rows"): [
+        Mutation("sums of blocks of rows", "rows.hip", "narrow ? call.rows : ", ""),
     ],
     Group("rows.hip", "test_sequential: test_blocks"): [
         Mutation("no barrier before a row's sums", "row_tile.h", f"= S(0);\n    }}\n    {BARRIER}", "= S(0);\n    }\n"),
@@ -382,7 +384,7 @@ def mutated(mutation: Mutation, directory: Path) -> Path:
 
 
 def sanitized(source: str, src: Path, directory: Path) -> Path:
-    """A library of a file's kernels, compiled as the build does it, and the build's emulator."""
+    """A library of a file's kernels, compiled as the build does it, and the build's emulator and other kernels."""
     (database,) = (ROOT / "build").glob(f"cp{sys.version_info.major}{sys.version_info.minor}-*/compile_commands.json")
     commands = [entry["command"] for entry in json.loads(database.read_text())]
 
@@ -393,10 +395,12 @@ def sanitized(source: str, src: Path, directory: Path) -> Path:
     def output(words: list[str]) -> int:
         return words.index("-o") + 1
 
-    kernels, emulator = words(f"__/kernels/{source}"), words("emulator.cpp")
+    kernels = words(f"__/kernels/{source}")
     kernels[output(kernels)] = str(directory / "kernels.o")
     check_kernels.run([*kernels, "-O0", "-w"])
-    objects = [kernels[output(kernels)], str(database.parent / emulator[output(emulator)])]
+    others = [f"__/kernels/{path.name}" for path in check_kernels.SOURCES if path.name != source]
+    built = [words(name) for name in ("emulator.cpp", *others)]
+    objects = [kernels[output(kernels)], *(str(database.parent / command[output(command)]) for command in built)]
     library = directory / "libmutated.so"
     check_kernels.run(["g++", "-shared", "-fsanitize=address,undefined", *objects, "-o", str(library)])
     return library
