@@ -7,12 +7,11 @@
 #include <algorithm>
 
 #include "backends/hip/kernels/narrow_rows.h"
-#include "backends/hip/kernels/transform.h"
+#include "backends/hip/kernels/row_tile.h"
 
 namespace fastops::hip {
 namespace {
 
-inline constexpr int lanes = 32;
 inline constexpr int rows_of_block = 2;  // a wave of 64 has two
 inline constexpr int threads = rows_of_block * lanes;
 inline constexpr int most_columns = 1024;
@@ -48,20 +47,14 @@ struct Steps {
   }
 };
 
-// Four elements of a row beside each other.
-template <class S>
-struct Four {
-  S of[4];
-};
-
 // A lane's part of a row: at each of its `places` four elements, 128 columns on.
 template <class T, int places>
-class Row {
+class PartOfRow {
  public:
   using Elements = Piece<T, 4>;
   using Bytes = std::conditional_t<sizeof(T) == 2, Packet<uint32_t, 2>, Packet<T, 4>>;
 
-  __device__ explicit Row(const Steps<T>& steps)
+  __device__ explicit PartOfRow(const Steps<T>& steps)
       : row_(int64_t{blockIdx.x} * rows_of_block + threadIdx.x / lanes),
         columns_(steps.columns),
         end_(row_ < steps.rows ? steps.columns : 0),
@@ -129,7 +122,7 @@ __device__ inline float sum_over_lanes(float sum) {
 
 // h = (h - mean) / sqrt(variance + eps), and what h - mean is multiplied with. Beyond the row h is 0.
 template <class T, int places>
-__device__ float normalize(const Steps<T>& steps, const Row<T, places>& row, Four<float> (&h)[places]) {
+__device__ float normalize(const Steps<T>& steps, const PartOfRow<T, places>& row, Four<float> (&h)[places]) {
   const float n = static_cast<float>(steps.columns);
   float sum = 0.0f, squares = 0.0f;
 #pragma unroll
@@ -148,17 +141,18 @@ __device__ float normalize(const Steps<T>& steps, const Row<T, places>& row, Fou
   }
   const float multiplier = 1.0f / library::sqrt(sum_over_lanes(squares) / n + steps.eps);
 #pragma unroll
-  for (int p = 0; p < places; ++p) {
-#pragma unroll
-    for (int k = 0; k < 4; ++k) h[p].of[k] *= multiplier;
-  }
+  for (int p = 0; p < places; ++p) h[p] = map([&](float x) { return x * multiplier; }, h[p]);
   return multiplier;
 }
+
+struct Affine {
+  __device__ float operator()(float h, float weight, float bias) const { return h * weight + bias; }
+};
 
 template <class T, int places>
 __global__ void __launch_bounds__(threads, room) narrow_forward(Steps<T> steps, const T* x, T* y) {
   using N = NumberOf<T>;
-  const Row<T, places> row(steps);
+  const PartOfRow<T, places> row(steps);
   Piece<T, 4> from[places], weight[places], bias[places];
   row.ask(x + row.begin(), from);
   row.ask(steps.weight, weight, 1.0f);
@@ -173,19 +167,11 @@ __global__ void __launch_bounds__(threads, room) narrow_forward(Steps<T> steps, 
   normalize(steps, row, h);
   Four<float>* const z = static_cast<Four<float>*>(shared_memory()) + threadIdx.x;
 #pragma unroll
-  for (int p = 0; p < places; ++p) {
-    const Four<float> w = row.widened(weight[p]), b = row.widened(bias[p]);
-#pragma unroll
-    for (int k = 0; k < 4; ++k) h[p].of[k] = h[p].of[k] * w.of[k] + b.of[k];
-    z[p * threads] = h[p];
-  }
+  for (int p = 0; p < places; ++p) z[p * threads] = map(Affine(), h[p], row.widened(weight[p]), row.widened(bias[p]));
   with_activation(steps.activation, [&](auto f) {
 #pragma unroll 1
     for (int p = 0; p < places; ++p) {
-      Four<float> four = z[p * threads];
-#pragma unroll
-      for (int k = 0; k < 4; ++k) four.of[k] = decltype(f)::value(N(four.of[k]), steps.params).v;
-      row.store(four, p, y);
+      row.store(map([&](float x) { return decltype(f)::value(N(x), steps.params).v; }, z[p * threads]), p, y);
     }
   });
 }
@@ -195,7 +181,7 @@ template <class T, int places>
 __global__ void __launch_bounds__(threads, room)
     narrow_backward(Steps<T> steps, const T* x, const T* grad, T* dx, T* value, float* sums) {
   using N = NumberOf<T>;
-  const Row<T, places> row(steps);
+  const PartOfRow<T, places> row(steps);
   Piece<T, 4> from[places], of_grad[places], weight[places], bias[places];
   row.ask(x + row.begin(), from);
   row.ask(grad + row.begin(), of_grad);
@@ -214,11 +200,7 @@ __global__ void __launch_bounds__(threads, room)
   Four<float>* const g = z + places * threads;
 #pragma unroll
   for (int p = 0; p < places; ++p) {
-    const Four<float> w = row.widened(weight[p]), b = row.widened(bias[p]);
-    Four<float> four;
-#pragma unroll
-    for (int k = 0; k < 4; ++k) four.of[k] = h[p].of[k] * w.of[k] + b.of[k];
-    z[p * threads] = four;
+    z[p * threads] = map(Affine(), h[p], row.widened(weight[p]), row.widened(bias[p]));
     g[p * threads] = row.widened(of_grad[p]);
   }
   with_activation(steps.activation, [&](auto f) {
@@ -226,14 +208,9 @@ __global__ void __launch_bounds__(threads, room)
 #pragma unroll 1
     for (int p = 0; p < places; ++p) {
       const Four<float> at = z[p * threads];
-      Four<float> four = g[p * threads], result;
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        four.of[k] = A::template gradient<N>(N(four.of[k]), N(at.of[k]), steps.params).v;
-        result.of[k] = A::value(N(at.of[k]), steps.params).v;
-      }
-      g[p * threads] = four;
-      if (value) row.store(result, p, value);
+      const auto gradient = [&](float g, float x) { return A::template gradient<N>(N(g), N(x), steps.params).v; };
+      g[p * threads] = map(gradient, g[p * threads], at);
+      if (value) row.store(map([&](float x) { return A::value(N(x), steps.params).v; }, at), p, value);
     }
   });
 
@@ -241,19 +218,18 @@ __global__ void __launch_bounds__(threads, room)
   float sum = 0.0f, along = 0.0f;
 #pragma unroll
   for (int p = 0; p < places; ++p) {
-    const Four<float> w = row.widened(weight[p]), of_bias = g[p * threads];
-    Four<float> of_weight;
+    const auto times = [](float a, float b) { return a * b; };
+    const Four<float> of_bias = g[p * threads], of_weight = map(times, of_bias, h[p]);
+    through[p] = map(times, of_bias, row.widened(weight[p]));
+    if (!row.has(p)) continue;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      of_weight.of[k] = of_bias.of[k] * h[p].of[k];
-      through[p].of[k] = of_bias.of[k] * w.of[k];
-      sum += row.has(p) ? through[p].of[k] : 0.0f;
-      along += row.has(p) ? through[p].of[k] * h[p].of[k] : 0.0f;
+      sum += through[p].of[k];
+      along += through[p].of[k] * h[p].of[k];
     }
-    if (!row.has(p)) continue;
     float* to = sums + row.number() * (steps.wants_weight_grad + steps.wants_bias_grad) * steps.columns + row.column(p);
     const auto keep = [&](const Four<float>& four) {
-      *reinterpret_cast<Packet<float, 4>*>(to) = bit_cast<Packet<float, 4>>(four);
+      *reinterpret_cast<Four<float>*>(to) = four;
       to += steps.columns;
     };
     if (steps.wants_weight_grad) keep(of_weight);
@@ -265,11 +241,8 @@ __global__ void __launch_bounds__(threads, room)
   const float of_row = sum_over_lanes(along) / n;
 #pragma unroll
   for (int p = 0; p < places; ++p) {
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      through[p].of[k] = (through[p].of[k] - mean - h[p].of[k] * of_row) * multiplier;
-    }
-    row.store(through[p], p, dx);
+    const auto before = [&](float g, float x) { return (g - mean - x * of_row) * multiplier; };
+    row.store(map(before, through[p], h[p]), p, dx);
   }
 }
 
