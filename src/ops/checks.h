@@ -45,13 +45,12 @@ inline std::vector<c10::SymInt> sizes_with(const at::Tensor& tensor, const c10::
   return sizes;
 }
 
-// As check_like, and of this shape (ValueError).
-FASTOPS_API  // Whether the tensor has these sizes. Of sizes that torch.compile knows nothing of, a graph then says that
-             // they are.
-    bool has_sizes(const at::Tensor& tensor, c10::SymIntArrayRef sizes);
+// Whether the tensor has these sizes. Of sizes that torch.compile knows nothing of, a graph then says that they are.
+FASTOPS_API bool has_sizes(const at::Tensor& tensor, c10::SymIntArrayRef sizes);
 
-void check_shape(std::string_view op, Argument argument, const at::Tensor& tensor, c10::SymIntArrayRef sizes,
-                 Argument like_argument, const at::Tensor& like);
+// As check_like, and of this shape (ValueError).
+FASTOPS_API void check_shape(std::string_view op, Argument argument, const at::Tensor& tensor,
+                             c10::SymIntArrayRef sizes, Argument like_argument, const at::Tensor& like);
 
 // The same of a bias; nothing where absent.
 FASTOPS_API void check_bias(std::string_view op, Argument argument, const std::optional<at::Tensor>& bias,

@@ -33,7 +33,7 @@ extern "C" {
 
 // Of products: kind, rows, columns, depth and the steps that are kernels besides PyTorch's products.
 bool own_products_are_faster(int64_t count, const int64_t* products, int64_t item_size, int64_t multiprocessors) {
-  fastops::hip::ProductTimes times(/*in_graph=*/item_size == 2);
+  fastops::hip::ProductTimes times = fastops::hip::times_of_choice(dtype_of(item_size), /*in_graph=*/false);
   for (const int64_t* p = products; p < products + 5 * count; p += 5) {
     times.add(product(p, item_size, multiprocessors), static_cast<fastops::hip::ProductKind>(p[0]), p[4]);
   }

@@ -50,12 +50,11 @@ bool fits(const Product& product) {
          product.columns <= most_product_columns && product.depth <= most_depth;
 }
 
-// Of times that add(ProductTimes&) puts together. PyTorch's products of 16 bits take so little of the GPU's time that
-// it counts alone: where calls are many, it may be what they wait for. The emulator is there to run the kernels.
+// Of times that add(ProductTimes&) puts together. The emulator is there to run the kernels.
 template <class F>
 bool are_faster(const Tensor& like, F add) {
   return like.is_cpu() || choose_own(like, [&](bool in_graph) {
-           ProductTimes times(in_graph || like.scalar_type() != at::kFloat);
+           ProductTimes times = times_of_choice(dtype_of(like), in_graph);
            add(times);
            return times.own_are_faster();
          });
