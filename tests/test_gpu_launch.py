@@ -206,7 +206,8 @@ SMALL = [
     ((32, 32, 32, 1), 16 * 32, torch.float32, 1, True, True),
     ((32, 32, 32, 1), 16 * 32 + 1, torch.float32, 1, False, True),
     ((32, 32, 32, 1), 16 * 64 + 1, torch.float32, 1, False, False),
-    ((128, 128, 128, 128), 1365, torch.bfloat16, 0, True, True),
+    ((128, 128, 128, 128), 1365, torch.bfloat16, 0, True, False),
+    ((32, 32, 32, 1), 132 * 32, torch.bfloat16, 0, True, True),
     ((128, 128, 128, 128), 1365, torch.float16, 1, True, False),
     ((128, 128, 128, 128), 9, torch.float64, 0, True, True),
     ((128, 128, 128, 128), 12, torch.float64, 0, True, False),
@@ -485,6 +486,7 @@ def small_mlp_of_dtype(dtype):
 def products_of_dtype(dtype):
     """Of sizes for each tile, in packets and not; those of float64 are PyTorch's."""
     sizes = [(16, 8, 8), (100, 384, 128), (100, 256, 384), (1024, 128, 128), (64, 384, 256), (256, 8, 384, 64)]
+    sizes += [(512, 256, 256), (600, 200, 8)]
     for (rows, *features), less in itertools.product(sizes, (0, 1)):
         features = [size - less for size in features]
         weights = [matrix(n, k, dtype=dtype) for k, n in itertools.pairwise(features)]

@@ -76,8 +76,10 @@ def test_small_integers_are_exact(rows, sizes, device):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("sizes", [(300, 131), (7, 140), (260, 64), (516, 1), (136, 136)])
-@pytest.mark.parametrize("rows", [1, 16, 50, 129])
+@pytest.mark.parametrize(
+    "sizes", [(300, 131), (7, 140), (260, 64), (516, 1), (136, 136), (40, 520), (264, 264), (516, 260)]
+)
+@pytest.mark.parametrize("rows", [1, 16, 50, 129, 520])
 def test_layers_of_small_integers_are_rounded_once(rows, sizes, dtype, device):
     """All sums are exact, also where 16 bits have no room for them: those are rounded as the last thing."""
     inputs, outputs = sizes

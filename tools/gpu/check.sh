@@ -9,7 +9,7 @@
 # With "quick": 1 for one GPU, and of few activations for one of each other family; 3 with the threads in reverse order,
 # of two dtypes where the tests take longest, of few activations for what depends on where an element is, and few of the
 # tests that come to the kernels through the rest of the library; 4 with the threads in order, float32, float16, one kind
-# of matrix cores and without the tests that take longest; the products of small networks with the other kinds, in
+# of matrix cores and without the tests that take longest; those of products with the other kinds, in
 # reverse order and without sanitizers.
 # Needs .venv as `make build` leaves it. What it makes is in build/gpu-check.
 set -euo pipefail
@@ -95,7 +95,7 @@ fi
 # Several in processes of their own, beside each other: with more threads, each would wait for the others'.
 step "ends of large tensors"
 FASTOPS_EMULATOR_BLOCKS=ends OMP_NUM_THREADS=1 tests -n 0 tests/test_far_apart.py -k test_ends &
-small=(tests/test_mlp.py -k "float16 and small")
+small=(tests/test_{mlp,gpu_products}.py -k "float16 and small")
 if [[ $quick ]]; then
   step "products with matrix cores, threads reverse"
   for gpu in gfx942 gfx1100 gfx1201 sm_90; do

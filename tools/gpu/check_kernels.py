@@ -1,8 +1,8 @@
 """Compiles the GPU kernels for several GPUs and looks at the machine code, which takes no GPU.
 
 No kernel may spill registers to memory, hold a call or a compare-and-swap loop, or access memory through generic
-addresses; the kernels that work in packets must read and write 16 bytes of every operand at once, and the products of
-small networks of 16-bit types must be those of matrix cores, and the next part of a weight must be on its way while one
+addresses; the kernels that work in packets must read and write 16 bytes of every operand at once, and the products
+of 16-bit types must be those of matrix cores, and the next part of a weight must be on its way while one
 is multiplied with. A multiprocessor must have room for as many blocks as the budget says (occupancy.py). A table of
 registers and blocks is written for each GPU. AMD's GPUs take clang, NVIDIA's (sm_*) nvcc; where there is no nvcc, the
 table and the last line say so:
@@ -47,7 +47,7 @@ IN_PACKETS = re.compile(
 )
 
 # Kernels with products of 16-bit types.
-WITH_PRODUCTS = re.compile(r"::(forward|backward)<fastops::hip::b?float16>\(")
+WITH_PRODUCTS = re.compile(r"::((forward|backward)|multiply<.*)<fastops::hip::b?float16>")
 
 # Kernels of small_mlp.hip and product.hip that ask for the next part of a weight before they multiply with one, and for
 # how many loads at least.

@@ -55,6 +55,8 @@ INDEX = "row * row_stride + column * column_stride"
 PACKED = "row * row_stride + column"
 TAIL = "::erfcf(x.v * -0.70710678118654752440f)"
 OTHERS = "if (width == 1 || access == Access::packet) return;"
+LANES = "sync_lanes<Multiplier::lanes>();\n"
+CORES = "test_gpu_products: rounded_once and float16"
 SMALL = "test_mlp: float16 and (small_integers or small_numbers)"
 END = "begin + block_rows < rows ? begin + block_rows : rows"
 
@@ -135,26 +137,48 @@ WRONG = {
         Mutation("results in packets", "transform.h", "if (width == 1 || access == Access::packet) {", "if (true) {"),
     ],
     Group("product.hip", "test_gpu_products: integers"): [
-        Mutation("no meeting before products", "product.hip", "sync_lanes();\n    if (begin", "if (begin"),
-        Mutation("no meeting after products", "product.hip", "Right::stride);\n    sync_lanes();", "Right::stride);"),
-        Mutation("no barrier before sums", "product.hip", f"{BARRIER}  sums.for_each", "sums.for_each"),
-        Mutation("no barrier after sums", "product.hip", f"{BARRIER}  // A thread's", "// A thread's"),
-        Mutation("a number past the last of a line", "product.hip", "at_begin < (", "at_begin <= ("),
-        Mutation("a line past the last", "product.hip", "line_after(s) < rest", "line_after(s) <= rest"),
+        Mutation("no meeting before products", "product.hip", f"{LANES}      if (begin", "if (begin"),
+        Mutation(
+            "no meeting after products", "product.hip", f"right_slice);\n      {LANES}    }}", "right_slice);\n    }"
+        ),
+        Mutation("no barrier before sums", "product.hip", f"{BARRIER}    sums.for_each", "sums.for_each"),
+        Mutation("no barrier after sums", "product.hip", f"{BARRIER}    // A thread's", "// A thread's"),
+        Mutation("a number past the last of a line", "product_sums.h", "at_begin < (", "at_begin <= ("),
+        Mutation("a line past the last", "product_sums.h", "line_after(s) < rest", "line_after(s) <= rest"),
         Mutation("a row stored past the last", "product.hip", "first_row + row >= left.size || ", ""),
         Mutation("a wave left out", "product.hip", "waves; ++p) sum += at", "waves - 1; ++p) sum += at"),
         Mutation("another slice", "product.hip", "ask(begin + step + ahead)", "ask(begin + ahead)"),
         Mutation(
             "lines that are no packets", "product.hip", "factor.stride % packet == 0 && length % packet == 0", "true"
         ),
-        Mutation(
-            "too little shared memory",
-            "product.hip",
-            "depth, right_along, 4>::floats)",
-            "depth, right_along, 4>::floats / 2)",
-        ),
-        Mutation("the sums of other rows", "product.hip", "if (lane() % 4 == 0) {", "if (lane() < 8) {"),
+        Mutation("too little shared memory", "product.hip", "(Left::floats + Right::floats), l", "Left::floats, l"),
+        Mutation("the sums of other rows", "product_sums.h", "if (lane() % 4 != 0) return;", "if (lane() > 7) return;"),
         Mutation("the bias of another column", "product.hip", "bias[column * bias_stride]", "bias[0]"),
+    ],
+    Group("product.hip", CORES, gpu="sm_90"): [
+        Mutation(
+            "memory for slices of half the depth", "product.hip", "bytes(MatrixProducts<AnyCores>())", "size_t{0}"
+        ),
+        Mutation("half of a slice", "product_sums.h", "k += matrix_size", "k += 2 * matrix_size"),
+        Mutation("sums of every product", "product_sums.h", "of_left[i].add(l, ones)", "of_left[i].add(l, l)"),
+        Mutation(
+            "lines of another matrix", "matrix.h", "(transposed ? along : across)", "(transposed ? across : along)"
+        ),
+        Mutation("lines along the depth", "product_sums.h", "at_once<!Layout::", "at_once<Layout::"),
+    ],
+    Group("product.hip", CORES, gpu="gfx942"): [
+        Mutation(
+            "half of a wave",
+            "product_sums.h",
+            "static constexpr int lanes = Cores::wave;",
+            "static constexpr int lanes = 32;",
+        ),
+        Mutation(
+            "tiles at the place of others",
+            "product_sums.h",
+            "? i * matrix_size * stride + k :",
+            "? i * matrix_size * stride :",
+        ),
     ],
     Group("narrow_rows.hip", "test_sequential: test_norms_of_few_rows or test_rows_anywhere"): [
         Mutation("a row past the last", "narrow_rows.hip", "row_ < steps.rows ?", "row_ <= steps.rows ?"),

@@ -1,8 +1,9 @@
 // How long products of float32 and of 16 bits take, ours (kernels/product.hip) and PyTorch's: what the choice between
 // the two (product.cpp), that of our tiles, and the model of the benchmark's times (tools/gpu/model.py) count with.
 //
-// In nanoseconds, fitted to what an H100 measured of 1 to 2,048 rows and 10 to 3,072 features. Ours of 16 bits, which
-// have not been measured, are counted as those of float32, which the same kernel makes with twice the bytes.
+// In nanoseconds, fitted to what an H100 measured of 1 to 2,048 rows and 10 to 3,072 features. Ours of 16 bits have not
+// been measured: what float32's take for the depth is counted half where lines are packets, as slices of as many bytes
+// have twice the depth then and are multiplied on matrix cores.
 #pragma once
 
 #include <algorithm>
@@ -20,8 +21,8 @@ inline constexpr int64_t launch_in_graph = 2200;
 // Which of a layer's products: its output, the gradient of its input, that of its weight.
 enum class ProductKind { forward, backward, weights };
 
-// The tile of a block. As many blocks as the multiprocessors have at once are a wave: two each, but one of the forward
-// pass where rows are no packets of 16 bytes.
+// The tile of a block. As many blocks as the multiprocessors have at once are a wave: two each, but one of float32's
+// forward pass where rows are no packets of 16 bytes.
 struct ProductTile {
   int64_t height;
   int64_t width;
@@ -33,14 +34,23 @@ inline constexpr ProductTile product_tiles[] = {{16, 16, 1000, 1150, {980, 980, 
                                                 {16, 32, 900, 1500, {1450, 1450, 1450}},
                                                 {32, 32, 1200, 1400, {2400, 2050, 1700}}};
 
+// Whether the numbers that lie beside each other are whole packets of 16 bytes.
+constexpr bool has_packets(const Product& product, ProductKind kind) {
+  const int64_t left = kind == ProductKind::weights ? product.rows : product.depth;
+  const int64_t right = kind == ProductKind::forward ? product.depth : product.columns;
+  const int64_t packet = product.dtype == Dtype::float32 ? 4 : 8;
+  return left % packet == 0 && right % packet == 0;
+}
+
 constexpr int64_t product_time(const ProductTile& tile, const Product& product, ProductKind kind) {
   const int64_t blocks = divide_up(product.rows, tile.height) * divide_up(product.columns, tile.width);
-  const int64_t packet = product.dtype == Dtype::float32 ? 4 : 8;
-  const bool in_packets = kind != ProductKind::forward || product.depth % packet == 0;
-  const int64_t waves = divide_up(blocks, (in_packets ? 2 : 1) * product.multiprocessors);
+  const bool is_float32 = product.dtype == Dtype::float32;
+  const bool in_packets = has_packets(product, kind);
+  const bool has_two = !is_float32 || kind != ProductKind::forward || in_packets;
+  const int64_t waves = divide_up(blocks, (has_two ? 2 : 1) * product.multiprocessors);
   // Blocks that have a multiprocessor for themselves take half the time.
   const int64_t halves = divide_up(blocks, product.multiprocessors);
-  const int64_t numbers = tile.numbers[static_cast<int>(kind)];
+  const int64_t numbers = tile.numbers[static_cast<int>(kind)] / (is_float32 || !in_packets ? 1 : 2);
   return tile.launch + tile.wave * waves + product.depth * numbers * halves / 200;
 }
 

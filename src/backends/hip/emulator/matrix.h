@@ -107,6 +107,28 @@ void matrix_instruction(float* sum, const void* a, const void* b) {
   wave_operation(Instruction::wave, multiply_add<Instruction, Number>, &registers);
 }
 
+// ldmatrix's four matrices: the lines that the lanes name, and where their numbers go.
+struct MatrixLine {
+  uint32_t* words;
+  const void* line;
+};
+
+template <bool transposed>
+void load_matrices(void* const* lanes) {
+  const auto lane = [&](int i) -> const MatrixLine& { return *static_cast<MatrixLine*>(lanes[i]); };
+  for (int matrix = 0; matrix < 4; ++matrix) {
+    for (int line = 0; line < 8; ++line) {
+      const void* numbers = lane(8 * matrix + line).line;
+      if (reinterpret_cast<uintptr_t>(numbers) % 16 != 0) fail("a line of ldmatrix is not aligned to 16 bytes");
+      for (int number = 0; number < 8; ++number) {
+        const int row = transposed ? number : line, column = transposed ? line : number;
+        auto* to = reinterpret_cast<char*>(lane(4 * row + column / 2).words + matrix) + 2 * (column % 2);
+        std::memcpy(to, static_cast<const char*>(numbers) + 2 * number, 2);
+      }
+    }
+  }
+}
+
 }  // namespace emulator
 
 template <class Storage>
@@ -127,6 +149,11 @@ void wmma_gfx12(float (&sum)[8], const uint32_t (&a)[4], const uint32_t (&b)[4])
 template <class Storage>
 void mma_m16n8k16(float (&sum)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   emulator::matrix_instruction<emulator::MmaM16n8k16, Storage>(sum, a, b);
+}
+template <bool transposed>
+void ldmatrix_x4(uint32_t (&words)[4], const void* line) {
+  emulator::MatrixLine lane = {words, line};
+  emulator::wave_operation(32, emulator::load_matrices<transposed>, &lane);
 }
 
 }  // namespace fastops::hip

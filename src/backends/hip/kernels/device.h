@@ -2,7 +2,8 @@
 // differs between the three and is not a number stands here.
 //
 // Threads meet at barriers, so that waves of 32 and of 64 threads are the same to every kernel. Within a wave there are
-// products on matrix cores (matrix.h), which hides what differs there, and sums over 32 lanes.
+// products on matrix cores, with matrix.h hiding what differs there, whose waves meet by themselves in product.hip, and
+// sums over 32 lanes.
 #pragma once
 
 #if defined(__HIP__)
@@ -145,15 +146,16 @@ __device__ inline void sync_shared() {
 #endif
 }
 
-// A barrier of 32 lanes of a wave for what they have in shared memory.
-__device__ inline void sync_lanes() {
+// A barrier of some lanes of a wave, 32 or all, for what they have in shared memory.
+template <int lanes = 32>
+__device__ void sync_lanes() {
 #if defined(__HIP_DEVICE_COMPILE__)
   __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront");
   __builtin_amdgcn_wave_barrier();
 #elif defined(__CUDA_ARCH__)
   __syncwarp();
 #elif !defined(__HIP__) && !defined(__CUDACC__)
-  emulator::wave_operation(32, [](void* const*) {}, nullptr);
+  emulator::wave_operation(lanes, [](void* const*) {}, nullptr);
 #endif
 }
 

@@ -6,7 +6,7 @@
 //
 // Sources: for AMD's, the AMD Matrix Instruction Calculator (github.com/ROCm/amd_matrix_instruction_calculator), which
 // prints the layout of each instruction; for NVIDIA's, PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point
-// type". All lanes of a wave must take part.
+// type" and "ldmatrix". All lanes of a wave must take part.
 #pragma once
 
 #include "backends/hip/kernels/matrix_instructions.h"
@@ -126,6 +126,15 @@ struct TensorCore {
   __device__ static constexpr int sum_row(int lane, int e) { return lane / 4 + 8 * (e / 2 % 2); }
   __device__ static constexpr int sum_column(int lane, int e) { return 2 * (lane % 4) + e % 2 + 8 * (e / 4); }
 
+  // Of 16 lines of 16 numbers from `at` on, along the depth or with `transposed` along the rows: four matrices, of rows
+  // and then depth.
+  template <bool transposed, int stride, class Storage>
+  __device__ static void load(Words& words, const Storage* at, int lane) {
+    const int across = lane / 8 % 2, along = lane / 16;
+    const int line = lane % 8 + 8 * (transposed ? along : across);
+    ldmatrix_x4<transposed>(words, at + line * stride + 8 * (transposed ? across : along));
+  }
+
   template <class Storage>
   __device__ static void multiply_add(float (&sum)[sums], const Words& a, const Words& b) {
 #pragma unroll
@@ -155,23 +164,58 @@ struct TensorCore {
 #define FASTOPS_MATRIX_CORES TensorCore
 #endif
 
+struct NoCores {};
+
+// f(Cores()) with those of the GPU, NoCores where it has none.
+template <class F>
+__device__ void with_matrix_cores(F f) {
+#if !defined(__HIP__) && !defined(__CUDACC__)
+  switch (emulator::gpu) {
+    case emulator::Gpu::gfx90a:
+      return f(Cdna2());
+    case emulator::Gpu::gfx942:
+      return f(Cdna3());
+    case emulator::Gpu::gfx1100:
+      return f(Rdna3());
+    case emulator::Gpu::gfx1201:
+      return f(Rdna4());
+    case emulator::Gpu::sm_90:
+      return f(TensorCore());
+    case emulator::Gpu::none:
+      return f(NoCores());
+  }
+#elif defined(FASTOPS_MATRIX_CORES)
+  f(FASTOPS_MATRIX_CORES());
+#else
+  f(NoCores());
+#endif
+}
+
 inline constexpr int matrix_size = 16;
 
 // The next multiple of 16.
 __device__ constexpr int padded(int size) { return (size + matrix_size - 1) / matrix_size * matrix_size; }
 
-// A lane's part of an operand: of the 16 x 16 elements of a tile from `at` on, whose rows are the operand's, or with
-// `transposed` its depth.
+// A lane's part of an operand: of the 16 x 16 elements of a tile from `at` on, in rows of this distance, which are the
+// operand's, or with `transposed` its depth.
 template <class Cores, class Storage>
 struct Part {
   typename Cores::Words words;
 
-  template <bool transposed>
+  // Of an operand whose elements are all the same.
+  __device__ static Part all(Storage element) {
+    Part part;
+#pragma unroll
+    for (uint32_t& word : part.words) word = element.bits * 0x10001u;
+    return part;
+  }
+
+  template <bool transposed, int stride = tile_stride<Storage>>
   __device__ static Part load(const Storage* at, int lane) {
     Part part;
     if constexpr (transposed) {
       const auto element = [&](int e) -> uint32_t {
-        return at[Cores::depth(lane, e) * tile_stride<Storage> + Cores::row(lane, e)].bits;
+        return at[Cores::depth(lane, e) * stride + Cores::row(lane, e)].bits;
       };
 #pragma unroll
       for (int e = 0; e < Cores::elements; e += 2) part.words[e / 2] = element(e) | element(e + 1) << 16;
@@ -179,17 +223,30 @@ struct Part {
       constexpr int bytes = Cores::run * sizeof(Storage);
 #pragma unroll
       for (int e = 0; e < Cores::elements; e += Cores::run) {
-        const Storage* begin = at + Cores::row(lane, e) * tile_stride<Storage> + Cores::depth(lane, e);
+        const Storage* begin = at + Cores::row(lane, e) * stride + Cores::depth(lane, e);
         memcpy(part.words + e / 2, __builtin_assume_aligned(begin, bytes), bytes);
       }
     }
     return part;
   }
+
+  // The same with the GPU's instruction for it, where it has one: fewer instructions where the place in memory is a
+  // constant, more registers where it is not.
+  template <bool transposed, int stride>
+  __device__ static Part load_at_once(const Storage* at, int lane) {
+    if constexpr (requires(Part part) { Cores::template load<transposed, stride>(part.words, at, lane); }) {
+      Part part;
+      Cores::template load<transposed, stride>(part.words, at, lane);
+      return part;
+    } else {
+      return load<transposed, stride>(at, lane);
+    }
+  }
 };
 
 // A lane's part of 16 x 16 sums.
 template <class Cores>
-struct Sums {
+struct MatrixSums {
   float sum[Cores::sums] = {};
 
   template <class Storage>

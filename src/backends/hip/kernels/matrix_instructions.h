@@ -105,6 +105,23 @@ __device__ void mma_m16n8k16(float (&sum)[4], const uint32_t (&a)[4], const uint
 }
 #undef FASTOPS_MMA
 
+// Four matrices of 8 x 8 numbers of 16 bits from shared memory. Lanes 8 i to 8 i + 7 name the lines of matrix i, 16
+// bytes each. Lane l gets of each the numbers 2 (l % 4) and the next of line l / 4, or with `transposed` number l / 4
+// of those lines.
+template <bool transposed>
+__device__ void ldmatrix_x4(uint32_t (&words)[4], const void* line) {
+  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(line));
+  if constexpr (transposed) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "r"(address));
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "r"(address));
+  }
+}
+
 #endif
 
 }  // namespace fastops::hip

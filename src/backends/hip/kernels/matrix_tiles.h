@@ -74,7 +74,7 @@ struct MatrixTiles {
     bring_weight(layer);
     sync_shared();
     ask_packets(layers.of[then], then != i);
-    Sums<Cores> sums[column_tiles][row_tiles];
+    MatrixSums<Cores> sums[column_tiles][row_tiles];
 #pragma unroll
     for (int j = 0; j < column_tiles; ++j) {
       const int column = (j * waves + wave) * matrix_size;
@@ -117,7 +117,7 @@ struct MatrixTiles {
 #pragma unroll
       for (int k = 0; k < row_tiles; ++k) b[k] = load_rows(below, k, column);
       for (int row = 0; row < height; row += matrix_size) {
-        Sums<Cores> sums;
+        MatrixSums<Cores> sums;
 #pragma unroll
         for (int k = 0; k < row_tiles; ++k) {
           if (k * matrix_size < rows) sums.add(load_rows(operand, k, row), b[k]);
@@ -200,26 +200,14 @@ template <class Storage, bool transposed, class F>
 __device__ void with_tiles(F f) {
   void* memory = shared_memory();
   if constexpr (sizeof(Storage) == 2) {
-#if !defined(__HIP__) && !defined(__CUDACC__)
-    switch (emulator::gpu) {
-      case emulator::Gpu::gfx90a:
-        return f(MatrixTiles<Storage, transposed, Cdna2>(memory));
-      case emulator::Gpu::gfx942:
-        return f(MatrixTiles<Storage, transposed, Cdna3>(memory));
-      case emulator::Gpu::gfx1100:
-        return f(MatrixTiles<Storage, transposed, Rdna3>(memory));
-      case emulator::Gpu::gfx1201:
-        return f(MatrixTiles<Storage, transposed, Rdna4>(memory));
-      case emulator::Gpu::sm_90:
-        return f(MatrixTiles<Storage, transposed, TensorCore>(memory));
-      case emulator::Gpu::none:
-        return f(Tiles<Storage, transposed>(memory));
-    }
-#elif defined(FASTOPS_MATRIX_CORES)
-    f(MatrixTiles<Storage, transposed, FASTOPS_MATRIX_CORES>(memory));
-#else
-    f(Tiles<Storage, transposed>(memory));
-#endif
+    with_matrix_cores([&](auto cores) {
+      using Cores = decltype(cores);
+      if constexpr (std::is_same_v<Cores, NoCores>) {
+        f(Tiles<Storage, transposed>(memory));
+      } else {
+        f(MatrixTiles<Storage, transposed, Cores>(memory));
+      }
+    });
   } else {
     f(Tiles<Storage, transposed>(memory));
   }

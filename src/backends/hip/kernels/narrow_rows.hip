@@ -52,7 +52,7 @@ template <class T, int places>
 class PartOfRow {
  public:
   using Elements = Piece<T, 4>;
-  using Bytes = std::conditional_t<sizeof(T) == 2, Packet<uint32_t, 2>, Packet<T, 4>>;
+  using Bytes = PieceBytes<T, 4>;
 
   __device__ explicit PartOfRow(const Steps<T>& steps)
       : row_(int64_t{blockIdx.x} * rows_of_block + threadIdx.x / lanes),
@@ -247,26 +247,14 @@ __global__ void __launch_bounds__(threads, room)
 }
 
 // f.template operator()<T, places>()
-template <class T, class F>
-Error with_places(const RowsCall& call, F f) {
-  constexpr int columns = 4 * lanes;
-  if (call.columns <= 2 * columns) return f.template operator()<T, 2>();
-  if (call.columns <= 4 * columns) return f.template operator()<T, 4>();
-  return f.template operator()<T, most_columns / columns>();
-}
-
 template <class F>
 Error dispatch(const RowsCall& call, Dtype dtype, F f) {
-  switch (dtype) {
-    case Dtype::float32:
-      return with_places<float>(call, f);
-    case Dtype::bfloat16:
-      return with_places<bfloat16>(call, f);
-    case Dtype::float16:
-      return with_places<float16>(call, f);
-    default:
-      return "rows of this dtype are not narrow";
-  }
+  return with_storage</*has_float64=*/false>(dtype, [&]<class T>() {
+    constexpr int columns = 4 * lanes;
+    if (call.columns <= 2 * columns) return f.template operator()<T, 2>();
+    if (call.columns <= 4 * columns) return f.template operator()<T, 4>();
+    return f.template operator()<T, most_columns / columns>();
+  });
 }
 
 dim3 blocks_of(const RowsCall& call) { return dim3(divide_up(call.rows, rows_of_block)); }

@@ -234,22 +234,6 @@ int lowest_layer(const SmallMlp& mlp, bool wants_input) {
   return lowest;
 }
 
-// f.template operator()<Storage>()
-template <class F>
-Error dispatch_storage(Dtype dtype, F f) {
-  switch (dtype) {
-    case Dtype::float32:
-      return f.template operator()<float>();
-    case Dtype::float64:
-      return f.template operator()<double>();
-    case Dtype::bfloat16:
-      return f.template operator()<bfloat16>();
-    case Dtype::float16:
-      return f.template operator()<float16>();
-  }
-  return "unknown dtype";
-}
-
 }  // namespace
 
 int64_t multiprocessors(int device) { return std::max(multiprocessors_of(device), 1); }
@@ -261,7 +245,7 @@ int64_t most_shared_bytes(int device) {
 }
 
 Error small_mlp_forward(const SmallMlp& mlp, Matrix input, void* output) {
-  return dispatch_storage(mlp.dtype, [&]<class Storage>() {
+  return with_storage(mlp.dtype, [&]<class Storage>() {
     const dim3 grid(divide_up(mlp.rows, tile_rows<Storage>));
     return launch(forward<Storage>, grid, dim3(tile_threads, tile_threads),
                   shared_bytes<Storage>(Tiles<Storage, true>::forward_bytes), mlp.stream, Layers<Storage>(mlp),
@@ -272,7 +256,7 @@ Error small_mlp_forward(const SmallMlp& mlp, Matrix input, void* output) {
 int64_t small_mlp_sums(const SmallMlp& mlp) { return backward_blocks(mlp) * Layers<float>(mlp).sums; }
 
 Error small_mlp_backward(const SmallMlp& mlp, Matrix grad_output, Matrix input, void* input_grad, void* block_sums) {
-  return dispatch_storage(mlp.dtype, [&]<class Storage>() -> Error {
+  return with_storage(mlp.dtype, [&]<class Storage>() -> Error {
     using S = Compute<Storage>;
     const Layers<Storage> layers(mlp);
     const int64_t blocks = backward_blocks(mlp);

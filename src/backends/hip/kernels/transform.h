@@ -75,6 +75,11 @@ struct Piece<Storage, count, true> {
   }
 };
 
+// As what a piece is read and written: clang cuts packets of single numbers of 16 bits.
+template <class Storage, int count>
+using PieceBytes =
+    std::conditional_t<sizeof(Storage) == 2 && count % 2 == 0, Packet<uint32_t, count / 2>, Packet<Storage, count>>;
+
 template <class Storage, int count>
 __device__ Piece<Storage, count> opaque(Piece<Storage, count> piece) {
   if constexpr (sizeof(Storage) == 2 && count > 1) {
@@ -295,26 +300,29 @@ Params<Compute<Storage>> compute_params(Params<double> params) {
   return {static_cast<S>(params.first), static_cast<S>(params.second)};
 }
 
-// f.template operator()<A, Storage>() for the call's activation and dtype.
-template <class A, class F>
-Error dispatch_dtype(const Call& call, F f) {
-  switch (call.dtype) {
+// f.template operator()<Storage>() for the dtype.
+template <bool has_float64 = true, class F>
+Error with_storage(Dtype dtype, F f) {
+  switch (dtype) {
     case Dtype::float32:
-      return f.template operator()<A, float>();
+      return f.template operator()<float>();
     case Dtype::float64:
-      return f.template operator()<A, double>();
+      if constexpr (has_float64) return f.template operator()<double>();
+      break;
     case Dtype::bfloat16:
-      return f.template operator()<A, bfloat16>();
+      return f.template operator()<bfloat16>();
     case Dtype::float16:
-      return f.template operator()<A, float16>();
+      return f.template operator()<float16>();
   }
-  return "unknown dtype";
+  return "no kernel for this dtype";
 }
+
+// f.template operator()<A, Storage>() for the call's activation and dtype.
 template <class F>
 Error dispatch(const Call& call, F f) {
 #define FASTOPS_CASE(name, A, ...) \
   case Activation::name:           \
-    return dispatch_dtype<activations::A>(call, f);
+    return with_storage(call.dtype, [&]<class Storage>() { return f.template operator()<activations::A, Storage>(); });
   switch (call.activation) {
     FASTOPS_KERNEL_ACTIVATIONS(FASTOPS_CASE)
     default:
