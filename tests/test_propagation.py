@@ -1,5 +1,6 @@
 """Jacobians, divergences, Laplacians and Hessians of networks, against those of nested differentiation."""
 
+import functools
 import itertools
 import math
 
@@ -300,6 +301,65 @@ def test_ensemble(device):
             torch.testing.assert_close(result[i], value)
 
 
+def freed(tensor):
+    """One whose memory is gone."""
+    tensor = tensor.clone()
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
+OTHER_TENSORS = {
+    "sparse": (lambda tensor: tensor.to_sparse(), TypeError, "must be a dense"),
+    "float8": (lambda tensor: tensor.to(torch.float8_e4m3fn), TypeError, "must be float32, float64"),
+    "other dtype": (lambda tensor: tensor.double(), TypeError, r"is torch\.float64, but input is torch\.bfloat16"),
+    "other device": (lambda tensor: tensor.to("meta"), RuntimeError, "is on meta, but input is on "),
+    "freed": (freed, RuntimeError, r"has shape .*, but its storage is too small"),
+}
+
+
+@pytest.mark.parametrize("kind", OTHER_TENSORS)
+def test_directions_and_probes_of_another_kind(kind, device):
+    """The error names them."""
+    change, error, message = OTHER_TENSORS[kind]
+    module = model(device, 3, 5, 3).bfloat16()
+    x = torch.ones(4, 3, device=device, dtype=torch.bfloat16)
+    with pytest.raises(error, match=rf"fastops\.mlp_jet: directions {message}"):
+        fastops.functional.mlp_jet(x, change(x[:2]), [module[0].weight])
+    with pytest.raises(error, match=rf"fastops\.nn\.MLP\.divergence: probe {message}"):
+        module.divergence(x, change(x))
+
+
+METHODS = ["__call__", "jacobian", "value_gradient_laplacian", "hessian", "divergence"]
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize("members", [None, 2])
+@pytest.mark.parametrize("method", METHODS)
+def test_methods_of_points_that_are_no_tensors_of_numbers(method, members, outputs, device):
+    """Freed ones, and nested ones, which PyTorch's own ops on the way to the kernels know otherwise."""
+    features = outputs if method == "divergence" else 3
+    made = fastops.nn.MLP if members is None else functools.partial(fastops.nn.EnsembleMLP, members)
+    call = getattr(made(features, [5], outputs, device=device), method)
+    points = torch.ones(4, features, device=device)
+    with pytest.raises(RuntimeError, match=r"input has shape .*, but its storage is too small"):
+        call(freed(points))
+    with pytest.raises(TypeError, match="input must be a dense"):
+        call(torch.nested.nested_tensor([points, points[:2]], layout=torch.jagged))
+
+
+@pytest.mark.parametrize("shape", [(), (3,)])
+@pytest.mark.parametrize("layer", [0, 1])
+@pytest.mark.parametrize("members", [None, 2])
+@pytest.mark.parametrize("method", METHODS)
+def test_methods_of_weights_that_are_no_matrices(method, members, layer, shape, device):
+    """As those of a model whose parameters something has cut into shards."""
+    made = fastops.nn.MLP if members is None else functools.partial(fastops.nn.EnsembleMLP, members)
+    module = made(3, [5], 3, device=device)
+    module[2 * layer].weight = torch.nn.Parameter(torch.ones(shape, device=device))
+    with pytest.raises(ValueError, match=rf"weights\[{layer}\] must have shape .*, but has {len(shape)} dimensions"):
+        getattr(module, method)(torch.ones(4, 3, device=device))
+
+
 def test_errors_of_the_functions(device):
     """Likewise."""
     weights, biases = random_network((3, 5, 2), WIDEST, device)
@@ -318,7 +378,7 @@ def test_errors_of_the_functions(device):
     with pytest.raises(ValueError, match="directions must have shape"):
         jet(x, eye[:, :2], weights, biases, "tanh")
     if WIDEST is torch.float64:
-        with pytest.raises(TypeError, match=r"directions are torch\.float64, but input is torch\.float32"):
+        with pytest.raises(TypeError, match=r"directions is torch\.float64, but input is torch\.float32"):
             jet(x.float(), eye, [w.float() for w in weights], None, "tanh")
     with pytest.raises(RuntimeError, match=r"fastops\.mlp_jet: torch\.jit\.trace has no lists"):
         torch.jit.trace(lambda x: jet(x, eye, weights, biases, "tanh"), x)

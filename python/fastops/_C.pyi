@@ -55,6 +55,7 @@ def mlp_of_linears(
     output_params: list[float],
     checkpoint: bool,
 ) -> Tensor | None: ...
+def check_tensor(owner: str, argument: str, tensor: Tensor) -> None: ...
 def check_mlp(
     owner: str,
     input: Tensor,

@@ -8,6 +8,7 @@ same rules for the hot path; these are what ``torch.compile`` follows and what d
 
 from __future__ import annotations
 
+import dis
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from types import FunctionType, ModuleType, NoneType
@@ -79,20 +80,27 @@ def know(
 
 
 def uses_of(function: Any, module: str | None = None) -> Uses | None:
-    """What a function of a module finds there by name, and what of that in other modules; None of another module's."""
+    """What a function of a module finds there by name, and in other modules, as ``torch.nn.functional.relu``.
+
+    None of another module's function.
+    """
     home = sys.modules.get(module or getattr(function, "__module__", None) or "")
     if home is None or not isinstance(function, FunctionType) or function.__globals__ is not vars(home):
         return None
-    uses: list[tuple[ModuleType, str, Any]] = []
-    names = function.__code__.co_names
-    for name in names:
-        value = vars(home).get(name)
-        if value is None:
+    uses: dict[tuple[ModuleType, str], Any] = {}
+    place: ModuleType | None = None  # of the names that come next
+    for instruction in dis.get_instructions(function):
+        if instruction.opname == "LOAD_GLOBAL":
+            place = home
+        elif instruction.opname not in ("LOAD_ATTR", "LOAD_METHOD"):
+            place = None
+        if place is None:
             continue
-        uses.append((home, name, value))
-        if isinstance(value, ModuleType):
-            uses += [(value, inner, vars(value)[inner]) for inner in names if inner in vars(value)]
-    return tuple(uses)
+        value = vars(place).get(instruction.argval)
+        if value is not None:
+            uses[place, instruction.argval] = value
+        place = value if isinstance(value, ModuleType) else None
+    return tuple((*place_and_name, value) for place_and_name, value in uses.items())
 
 
 def are_same(uses: Uses) -> bool:
@@ -169,6 +177,13 @@ def check_tensor(owner: str, value: object, argument: str = "input") -> None:
     """Raises a TypeError for what is neither a tensor nor stands for one, as the proxies of torch.fx do."""
     if not _may_be_tensor(value):
         raise _wrong_kind(owner, argument, "a tensor", value)
+
+
+def check_dense(owner: str, value: object, argument: str = "input") -> None:
+    """Raises what ops do for a tensor of another kind, layout or dtype than they take, or without its memory."""
+    check_tensor(owner, value, argument)
+    if isinstance(value, Tensor) and not is_compiling():
+        _C.check_tensor(owner, argument, value)
 
 
 def check_bool(owner: str, value: object, argument: str = "inplace") -> None:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from ._eager import call, check_network, check_tensor, is_autocast_on
+from ._eager import call, check_dense, check_network, is_autocast_on
 from ._lists import NOT_TRACED, biases_of, list_of
 from ._torch_internal import in_transform
 
@@ -60,12 +60,7 @@ def mlp_jet(
     """
     check("mlp_jet", input, weights, biases, activation, output_activation, params, output_params)
     if not torch.jit.is_scripting():
-        check_tensor("mlp_jet", directions, "directions")
-        if torch.promote_types(input.dtype, directions.dtype) != input.dtype and not is_autocast_on(input.device):
-            raise TypeError(
-                f"fastops.mlp_jet: directions are {directions.dtype}, but input is {input.dtype}; they must have the "
-                "same dtype, or one that it includes"
-            )
+        check_directions("mlp_jet", "directions", directions, input)
     if order != 1 and order != 2:
         raise ValueError(f"fastops.mlp_jet: order must be 1 or 2, but is {order}")
     if trace and order == 1:
@@ -159,6 +154,23 @@ def jet(
     return value.squeeze(-2), first, second
 
 
+def check_directions(owner: str, argument: str, directions: Tensor, input: Tensor) -> None:
+    """Raises a TypeError or RuntimeError for what cannot be directions of this input; their shape is not looked at."""
+    check_dense(owner, directions, argument)
+    if is_compiling():
+        return
+    if directions.device != input.device:
+        raise RuntimeError(
+            f"fastops.{owner}: {argument} is on {directions.device}, but input is on {input.device}; they must be on "
+            "the same device"
+        )
+    if torch.promote_types(input.dtype, directions.dtype) != input.dtype and not is_autocast_on(input.device):
+        raise TypeError(
+            f"fastops.{owner}: {argument} is {directions.dtype}, but input is {input.dtype}; it must have the same "
+            "dtype, or one that it includes"
+        )
+
+
 def _parts(rows: Tensor, sizes: list[int]) -> tuple[Tensor, Tensor, Tensor]:
     """Rows that nothing else has, in three parts that may be written to."""
     if not torch.jit.is_scripting():  # noqa: SIM102  (TorchScript would read the rest, too)
@@ -182,6 +194,8 @@ def check(
 ) -> None:
     """Raises what :func:`mlp` does, in the name of a function that may call others."""
     if not torch.jit.is_scripting() and not is_compiling():
+        if isinstance(input, Tensor) and input.is_nested:
+            raise TypeError(f"fastops.{owner}: input must be a dense (strided) tensor, but is a nested one")
         check_network(owner, input, weights, biases, activation, output_activation, params, output_params)
     if input.dim() == 0:
         raise ValueError(f"fastops.{owner}: input must have at least one dimension, but is 0-d")

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from torch.compiler import is_compiling
 
 from . import _C, functional
-from ._eager import check_tensor
+from ._eager import check_dense
+from ._jet import check_directions
 from ._network import Network
 from ._propagation import check_square
 
@@ -122,10 +123,11 @@ class Perceptron(nn.Sequential):
         shape = input.shape if isinstance(input, Tensor) else None
         input, network = self._plain("divergence", input)
         weights, owner = network["weights"], f"fastops.nn.{type(self).__name__}.divergence"
-        check_square(owner, weights[0].size(-1), weights[-1].size(-2))
+        if weights[0].dim() > 1 and weights[-1].dim() > 1:  # else the functions below say so
+            check_square(owner, weights[0].size(-1), weights[-1].size(-2))
         if probe is None:
             return functional.mlp_divergence(input, **network)
-        check_tensor(owner.removeprefix("fastops."), probe, "probe")
+        check_directions(owner.removeprefix("fastops."), "probe", probe, input)
         if probe.shape != shape:
             raise ValueError(f"{owner}: probe must have the input's shape {list(shape)}, but has {list(probe.shape)}")
         probe = self._points(probe)
@@ -163,7 +165,7 @@ class Perceptron(nn.Sequential):
     def _plain(self, method: str, input: Tensor) -> tuple[Tensor, dict[str, Any]]:
         """The points, and the arguments of their network."""
         name = f"nn.{type(self).__name__}.{method}"
-        check_tensor(name, input)
+        check_dense(name, input)
         network = self._network()
         if network is None:
             raise RuntimeError(

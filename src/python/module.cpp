@@ -7,6 +7,7 @@
 #include "backends/cpu/roofs.h"
 #include "ops/activation.h"
 #include "ops/bias_act.h"
+#include "ops/checks.h"
 #include "ops/environment.h"
 #include "ops/gated_act.h"
 #include "ops/gated_mlp.h"
@@ -120,6 +121,11 @@ void check_network(const std::string& owner, const Tensor& input, const std::vec
   check_mlp(owner, {input, weights, list, activation, output_activation, params, output_params});
 }
 
+// Raises what an op's check of a tensor among its arguments does.
+void check_argument(const std::string& owner, const std::string& argument, const Tensor& tensor) {
+  check_tensor(owner, std::string_view(argument), tensor);
+}
+
 // The ops as python/fastops/functional.py calls them: None where arguments are of other classes than these.
 namespace functional {
 
@@ -222,6 +228,7 @@ PYBIND11_MODULE(_C, m) {
   for (const NodeClass& node : node_classes()) define_node_class(node);
   define_calls_of_modules(m);
   m.def("check_mlp", wrap_pybind_function(check_network));
+  m.def("check_tensor", wrap_pybind_function(check_argument));
   m.def("leave_gradients", wrap_pybind_function(leave_gradients));
   m.def("most_weights_by_jet", wrap_pybind_function(most_weights_by_jet));
 }

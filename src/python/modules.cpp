@@ -11,6 +11,7 @@
 
 #include "autograd/mlp.h"
 #include "ops/autocast.h"
+#include "ops/checks.h"
 #include "ops/gated_mlp.h"
 #include "ops/mlp.h"
 #include "ops/mlp_jet.h"
@@ -63,9 +64,16 @@ py::object gated_mlp_of_linears(const Tensor& input, py::handle gate, py::handle
   return gated_mlp_of(input, gate, up, down, activation, params, checkpoint);
 }
 
+// Whether the weights are matrices, or of an ensemble matrices of each member: else it is for the op to say so.
+bool are_matrices(at::TensorList weights, bool ensemble) {
+  return std::all_of(weights.begin(), weights.end(),
+                     [=](const Tensor& weight) { return weight.dim() == (ensemble ? 3 : 2); });
+}
+
 // The input of an ensemble with such a weight: with fewer than three dimensions, it is the same for all members.
 Tensor points_of_ensemble(const Tensor& input, const Tensor& weight) {
-  if (input.dim() > 2 || input.layout() != at::kStrided) return input;
+  if (input.dim() > 2 || input.layout() != at::kStrided || weight.dim() == 0) return input;
+  check_tensor("mlp", "input", input);
   std::vector<int64_t> sizes = input.sizes().vec();
   sizes.insert(sizes.begin(), weight.size(0));
   return input.expand(sizes);
@@ -96,7 +104,10 @@ py::object jets_of_modules(py::handle input, const py::dict& modules, bool ensem
   if (!plain::is_eager(input)) return py::none();
   const auto network = plain::network(modules, ensemble);
   Tensor x = tensor_in(input.ptr());
-  if (!network || x.dim() == 0 || x.layout() != at::kStrided) return py::none();
+  if (!network || !are_matrices(network->weights, ensemble) || x.dim() == 0 || x.layout() != at::kStrided) {
+    return py::none();
+  }
+  check_tensor("mlp_jet", "input", x);
   const int64_t features = x.size(-1);
   const int64_t outputs = network->weights.back().size(-2);
   if (network->weights.front().size(-1) != features) return py::none();
@@ -135,7 +146,8 @@ py::object gradients_of_modules(py::handle input, const py::dict& modules) {
   const auto network = plain::network(modules);
   const Tensor& x = tensor_in(input.ptr());
   constexpr int64_t least_features = 3;
-  if (!network || x.dim() == 0 || x.size(-1) < least_features) return py::none();
+  if (!network || !are_matrices(network->weights, /*ensemble=*/false)) return py::none();
+  if (x.dim() == 0 || x.size(-1) < least_features) return py::none();
   const auto& [weights, biases, hidden, last] = *network;
   if (weights.front().size(1) != x.size(-1) || weights.back().size(0) != 1) return py::none();
   const bool is_fused = !at::GradMode::is_enabled() || are_few_for_jet(weights);
