@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import io
+import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils import prune
 
 from convertible import (
@@ -32,6 +33,10 @@ def put_adapter(model: nn.Sequential) -> None:
     adapter = AdapterLinear(6, 8).to(model[0].weight)
     adapter.load_state_dict(model[0].state_dict())
     model[0] = adapter
+
+
+def encoder_layer() -> nn.Module:
+    return nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
 
 
 CHANGES: dict[str, tuple[Callable[[nn.Sequential], Any], list[str]]] = {
@@ -157,13 +162,49 @@ def test_capture(make: Any, device: Any) -> None:
     close([traced(x[:3])], [expected[:3]])
 
 
+class NewGELU(nn.Module):
+    """As transformers has it: with functions of two modules that have others by the same names."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
+
+
+def test_export_with_functions_of_python(device: Any) -> None:
+    """torch.export puts its own in the place of some of them, of which a function uses those that it names."""
+    make = lambda: nn.Sequential(nn.Linear(6, 8), NewGELU(), nn.Linear(8, 6)).eval()  # noqa: E731
+    model, reference, _ = converted(make, device)
+    x = batch(device)
+    exported = torch.export.export(model, (x,), strict=False)
+    assert [str(node.target) for node in exported.graph.nodes if node.op == "call_function"] == ["fastops.mlp.default"]
+    close([exported.module()(x)], [reference(x)])
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_script(device: Any) -> None:
     """TorchScript compiles the original forward of a converted module."""
     model, reference, _ = converted(lambda: nn.Sequential(mixed(), Chain()).eval(), device)
     scripted = torch.jit.script(model)
     close([scripted(batch(device))], [reference(batch(device))])
-    assert type(model[1]).__name__ == "FusedChain"
+    assert "FusedChain" in repr(model)
+
+
+def test_class_names(device: Any) -> None:
+    """A converted module's class goes by the name of its own, by which other libraries find or save it."""
+    model, reference, report = converted(lambda: nn.Sequential(Chain(), encoder_layer()), device)
+    assert [row.module for row in report.replaced] == list(model)
+    for module, original in zip(model, reference, strict=True):
+        assert type(module) is not type(original)
+        for name in ("__name__", "__qualname__", "__module__"):
+            assert getattr(type(module), name) == getattr(type(original), name)
+
+
+def test_symbolic_trace_of_torch_layers(device: Any) -> None:
+    """torch.fx leaves torch.nn's layers as they are, converted or not."""
+    model, reference, _ = converted(lambda: nn.Sequential(nn.Linear(6, 8), encoder_layer()).eval(), device)
+    x = batch(device).view(1, *batch(device).shape)
+    traced = torch.fx.symbolic_trace(model)
+    assert [node.target for node in traced.graph.nodes if node.op == "call_module"] == ["0", "1"]
+    close([traced(x)], [reference(x)])
 
 
 def test_functional_call_and_vmap(device: Any) -> None:

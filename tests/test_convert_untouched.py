@@ -86,7 +86,7 @@ def global_hook(kind: str) -> Iterator[None]:
     """A hook of all modules that notes their classes."""
 
     def note(module: nn.Module, *_: Any) -> None:
-        calls.append(type(module).__name__.removeprefix("Fused"))
+        calls.append(type(module).__name__)
 
     handle = getattr(nn.modules.module, f"register_module_{kind}")(note)
     try:

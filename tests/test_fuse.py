@@ -176,6 +176,13 @@ def test_dtypes_of_tensors_without_dimensions(dtype: torch.dtype, number: Tensor
     torch.testing.assert_close(fastops.fuse(function)(x, number), function(x, number), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("function", [lambda x, s: torch.sigmoid(x.half()) + s, lambda x, s: x.to(torch.double) * s])
+def test_casts_with_tensors_without_dimensions(function: Any) -> None:
+    """They count less than what is cast, too."""
+    x, s = rand(3, 2, dtype=torch.float32), torch.tensor(2.0)
+    torch.testing.assert_close(fastops.fuse(function)(x, s), function(x, s), rtol=0, atol=0)
+
+
 def test_broadcast_after_another_size() -> None:
     """One compilation serves all shapes, broadcast or not."""
     for first in ((7, 7), (7, 1), ((4, 3), 3)):

@@ -25,7 +25,8 @@ def fuse(function: Callable[..., Any]) -> Callable[..., Any]:
         function: takes tensors and numbers, and gives a tensor, or a tuple, list or dict of tensors. What it computes
             for an element may depend on the same element of its tensors only. It may use Python's numbers and control
             flow over them as it likes, but other tensors only as arguments. Where it asks for their shape, it is called
-            as it is, unless they have one dimension.
+            as it is, unless they have one dimension; so it is with a tensor without dimensions where dtypes differ or
+            it casts.
 
     Returns:
         A function with the same signature. Its tensors are broadcast against each other, and each result has that
@@ -48,7 +49,17 @@ def fuse(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.cache
     def asks_for_shape() -> bool:
-        return _asks_for_shape(function, set())
+        return _names_any_of(_SHAPE, function, set())
+
+    @functools.cache
+    def casts() -> bool:
+        return _names_any_of(_CASTS, function, set())
+
+    def has_other_numbers(tensors: list[Tensor]) -> bool:
+        # Tensors without dimensions decide less about the dtype than others, and no less once they are flat.
+        return any(tensor.dim() == 0 for tensor in tensors) and (
+            len({tensor.dtype for tensor in tensors}) > 1 or casts()
+        )
 
     @functools.cache
     def compiled() -> Any:
@@ -66,7 +77,7 @@ def fuse(function: Callable[..., Any]) -> Callable[..., Any]:
         if any(tensor.shape != shape for tensor in tensors):
             shape, is_reshaped = torch.broadcast_shapes(*(tensor.shape for tensor in tensors)), True
         # Sizes 0 and 1 would be graphs of their own.
-        if shape.numel() < 2 or (is_reshaped and (asks_for_shape() or _has_numbers_of_other_dtypes(tensors))):
+        if shape.numel() < 2 or (is_reshaped and (asks_for_shape() or has_other_numbers(tensors))):
             return function(*arguments, **keywords)
         values = [_flat(value, shape) for value in (*arguments, *keywords.values())]
         result = compiled()(values, tuple(keywords), is_reshaped)
@@ -84,7 +95,11 @@ _SHAPE = {"T", "dim", "grad_fn", "is_contiguous", "is_leaf", "len", "ndim", "ndi
 _SHAPE |= {"size", "storage_offset", "stride", "t"}
 
 
-def _asks_for_shape(function: Any, seen: set[Any]) -> bool:
+# What gives a tensor of another floating dtype.
+_CASTS = {"bfloat16", "double", "dtype", "float", "float16", "float32", "float64", "half", "to", "type", "type_as"}
+
+
+def _names_any_of(wanted: set[str], function: Any, seen: set[Any]) -> bool:
     """Whether a function does, or one that it calls by name; of torch's own, none gives another result for it."""
     from .compile.shortcuts import codes_within
 
@@ -99,18 +114,13 @@ def _asks_for_shape(function: Any, seen: set[Any]) -> bool:
         return False
     seen.add(function)
     names = {name for code in codes_within(function.__code__) for name in code.co_names}
-    if not _SHAPE.isdisjoint(names):
+    if not wanted.isdisjoint(names):
         return True
     around = [function.__globals__.get(name) for name in names]
     for cell in function.__closure__ or ():
         with contextlib.suppress(ValueError):  # an empty one
             around.append(cell.cell_contents)
-    return any(callable(value) and _asks_for_shape(value, seen) for value in around)
-
-
-def _has_numbers_of_other_dtypes(tensors: list[Tensor]) -> bool:
-    """Whether there are tensors without dimensions of another dtype than the others, which decides less than theirs."""
-    return len({tensor.dtype for tensor in tensors}) > 1 and any(tensor.dim() == 0 for tensor in tensors)
+    return any(callable(value) and _names_any_of(wanted, value, seen) for value in around)
 
 
 def _flat(value: Any, shape: torch.Size) -> Any:

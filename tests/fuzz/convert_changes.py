@@ -67,7 +67,7 @@ def hook_that_changes_a_layer(twin: Any, chance: random.Random, _: Any) -> None:
 @change
 def global_hook(twin: Any, chance: random.Random, until_called: contextlib.ExitStack) -> None:
     def note(module: nn.Module, *_: Any) -> None:
-        twin.notes.append(type(module).__name__.removeprefix("Fused"))
+        twin.notes.append(type(module).__name__)
 
     registered = getattr(
         nn.modules.module, chance.choice(["register_module_forward_hook", "register_module_forward_pre_hook"])
@@ -96,7 +96,7 @@ def replaced_call(twin: Any, chance: random.Random, until_called: contextlib.Exi
     call = owner.__call__
 
     def patched(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        twin.notes.append(type(self).__name__.removeprefix("Fused"))
+        twin.notes.append(type(self).__name__)
         return call(self, *args, **kwargs)
 
     had = "__call__" in owner.__dict__

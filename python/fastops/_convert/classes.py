@@ -22,10 +22,10 @@ import torch.nn.functional as F
 from torch import nn
 from torch.compiler import is_compiling
 
-from .._eager import Uses, are_same, know, knows
+from .._eager import know, knows
 from .._resolve import PARAMETERS, TENSOR_METHODS, find
 from .formula import Unreadable
-from .source import MOST_KEPT, definition_of, names_around, uses_within
+from .source import MOST_KEPT, definition_of, names_around
 
 # A sum of products: the factors of each, in order, and its number.
 Sum = tuple[tuple[tuple[Any, ...], float], ...]
@@ -343,7 +343,6 @@ class Known(NamedTuple):
     adds_bias: bool = False  # to the product: under autocast, the sum is of another dtype
     activation: tuple[str, list[float]] | None = None
     gated: tuple[str, list[float], bool] | None = None  # its activation, and whether that is of the second half
-    uses: Uses = ()
 
 
 _NOTHING = Known()
@@ -361,7 +360,7 @@ def known_class(kind: type[nn.Module]) -> Known:
             for other in [other for other, found in _known.items() if found is _NOTHING]:
                 del _known[other]
         _known[kind] = known
-    return known if are_same(known.uses) else _NOTHING
+    return known
 
 
 def _read(kind: type[nn.Module]) -> Known:
@@ -392,4 +391,4 @@ def _read(kind: type[nn.Module]) -> Known:
     else:
         return _NOTHING
     know(kind, own_functions=True)
-    return known._replace(uses=uses_within(forward))
+    return known

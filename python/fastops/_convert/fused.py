@@ -52,6 +52,10 @@ class FusedModule:
         if "_fastops_original" not in cls.__dict__:
             super().__init_subclass__(**arguments)
 
+    def _get_name(self) -> str:
+        # Where modules are printed. The class has the original's own name, which other libraries look up.
+        return f"Fused{super()._get_name()}"  # type: ignore[misc]
+
     def __reduce_ex__(self, protocol: Any) -> Any:
         # The class cannot be imported: it is made again.
         reduced: Any = super().__reduce_ex__(max(protocol, 2))
@@ -84,6 +88,8 @@ def _fused_class(original: Any, formula: Formula | Segments | None) -> type[nn.M
         raise Unreadable(f"its class has a metaclass of its own, {metaclass.__qualname__}")
     body = {
         "__doc__": original.__doc__,
+        "__module__": original.__module__,
+        "__qualname__": original.__qualname__,
         "_fastops_formula": formula,
         "_fastops_methods": methods,
         "_fastops_original": original,
@@ -93,7 +99,7 @@ def _fused_class(original: Any, formula: Formula | Segments | None) -> type[nn.M
     else:
         body |= _with_formula(original, formula)
     make = abc.ABCMeta.__new__ if issubclass(metaclass, abc.ABCMeta) else type.__new__  # past its __call__
-    return make(metaclass, f"Fused{original.__name__}", (FusedModule, original), body)
+    return make(metaclass, original.__name__, (FusedModule, original), body)
 
 
 def _with_formula(original: Any, formula: Formula | None) -> dict[str, Any]:

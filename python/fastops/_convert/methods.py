@@ -15,7 +15,7 @@ from torch.compiler import is_compiling
 from .._eager import Uses, are_same, uses_of
 from .classes import INPUT, Evaluator, known_activation
 from .formula import Unreadable
-from .source import definition_of, keep, names_around, uses_within
+from .source import definition_of, keep, names_around
 
 _Activation = tuple[str, list[float]] | None
 
@@ -104,7 +104,7 @@ def _read(function: Any) -> _Method | None:
         for node in ast.walk(definition)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == names[0]
     }
-    return _Method(function.__code__, definition, uses + uses_within(function), tuple(attributes), {})
+    return _Method(function.__code__, definition, uses, tuple(attributes), {})
 
 
 def _computed(function: types.FunctionType, known: _Method, values: tuple[Any, ...]) -> _Activation:

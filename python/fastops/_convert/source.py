@@ -14,7 +14,6 @@ from typing import Any
 
 from torch import nn
 
-from .._eager import Uses
 from .formula import Unreadable
 
 
@@ -91,18 +90,6 @@ def names_around(function: types.FunctionType) -> dict[str, Any]:
     """What names mean in a function: nothing if they are its own, or in a closure, where they may change."""
     code = function.__code__
     return {**function.__globals__, **dict.fromkeys((*code.co_varnames, *code.co_cellvars, *code.co_freevars))}
-
-
-def uses_within(function: types.FunctionType) -> Uses:
-    """What a function looks up in modules of modules, as in ``torch.nn.functional.relu``; the rest is ``uses_of``."""
-    names = function.__code__.co_names
-    outer = [value for name in names if isinstance(value := function.__globals__.get(name), types.ModuleType)]
-    modules, uses = [*outer], []
-    for module in modules:  # which become more
-        found = [(module, name, vars(module)[name]) for name in names if name in vars(module)]
-        modules += [value for *_, value in found if isinstance(value, types.ModuleType) and value not in modules]
-        uses += found if module not in outer else []
-    return tuple(uses)
 
 
 def is_source_of(definition: ast.FunctionDef, code: types.CodeType) -> bool:
