@@ -92,9 +92,9 @@ def uses_of(function: Any, module: str | None = None) -> Uses | None:
     for instruction in dis.get_instructions(function):
         if instruction.opname == "LOAD_GLOBAL":
             place = home
-        elif instruction.opname not in ("LOAD_ATTR", "LOAD_METHOD"):
+        elif instruction.opname not in ("LOAD_ATTR", "LOAD_METHOD", "EXTENDED_ARG"):
             place = None
-        if place is None:
+        if place is None or instruction.opname == "EXTENDED_ARG":
             continue
         value = vars(place).get(instruction.argval)
         if value is not None:

@@ -38,8 +38,8 @@ def mlp_jet(
 
     Args:
         input: points [..., in_features].
-        directions: [D, in_features], the same for every point, or [..., D, in_features]; D is at least 1. With the
-            dtype and device of ``input``.
+        directions: [D, in_features], the same for every point, or [..., D, in_features]; D is at least 1. On
+            the device of ``input``, with its dtype or one that it includes.
         weights, biases, activation, output_activation, params, output_params: as of :func:`mlp`.
         order: 2, or 1 for first derivatives alone.
         trace: the sum of the second derivatives alone, which takes D + 2 rows a point instead of 2 D + 1.

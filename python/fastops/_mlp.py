@@ -70,9 +70,10 @@ class MLP(Perceptron):
         [..., in_features] to [..., out_features].
 
     Raises:
-        TypeError: hidden features that are no integers, no number as dropout; in calls, an input of another dtype.
+        TypeError: hidden features that are no integers, no number as dropout; in calls, an input of another dtype (with
+            ``norm`` PyTorch's RuntimeError).
         ValueError: an unknown activation or norm, a dropout outside [0, 1], or a residual connection between different
-            numbers of features; in calls, an input of other features.
+            numbers of features; in calls, an input of other features (with ``norm_first`` PyTorch's RuntimeError).
     """
 
     __constants__: ClassVar[list[str]] = ["_functions", "_plan", "residual"]

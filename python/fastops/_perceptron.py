@@ -110,8 +110,8 @@ class Perceptron(nn.Sequential):
         Args:
             input: points [..., features]; the outputs are as many.
             probe: of the input's shape; None for the exact divergence, which is little more work than the outputs with
-                one or two hidden layers (:func:`fastops.functional.mlp_divergence`), and 1 + features times that with
-                more.
+                one or two activations, the output's among them (:func:`fastops.functional.mlp_divergence`), and
+                1 + features times that with more.
 
         Returns:
             [..., features] and [...].

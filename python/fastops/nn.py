@@ -3,7 +3,8 @@
 A module for every activation, named as in ``torch.nn`` (``ReLU``, ``GELU``, ``Softshrink``, ...), the layers below, and
 :func:`convert` for existing models.
 
-Inside the layers below are modules of ``torch.nn``, activations included, as they are in the ``torch.nn`` equivalents.
+Inside the layers below are modules of ``torch.nn``, activations included where that has them, as they are in the
+``torch.nn`` equivalents.
 One op stands for all of them as long as calling them would do no more. Where one has hooks, was replaced or is changed
 in any other way, or where there are hooks for all modules, they are called one by one instead.
 """
@@ -171,7 +172,8 @@ class GatedMLP(nn.Module):
     Raises:
         TypeError: hidden features that are no integers, no number as dropout; in calls, an input of another dtype.
         ValueError: an unknown activation or norm, a dropout outside [0, 1], or a residual connection between different
-            numbers of features; in calls, an input of other features (with ``norm`` PyTorch's RuntimeError).
+            numbers of features; in calls, an input of other features. With ``norm``, an input of another dtype or other
+            features is PyTorch's RuntimeError.
     """
 
     __constants__: ClassVar[list[str]] = ["_function", "_has_more", "residual"]
