@@ -98,7 +98,9 @@ WRONG = {
         Mutation("rows of 32 bits", "transform.h", "const int64_t row = (", "const int row = ("),
         Mutation("columns of 32 bits", "transform.h", "row, int64_t{place} * width", "row, int(place * width)"),
         Mutation("columns of a row of 32 bits", "transform.h", "0, int64_t{place} * width", "0, int(place * width)"),
-        Mutation("more threads than a grid has", "device.h", "(int64_t{1} << 32) - 2 * block_threads", "int64_t{1} << 40"),
+        Mutation(
+            "more threads than a grid has", "device.h", "(int64_t{1} << 32) - 2 * block_threads", "int64_t{1} << 40"
+        ),
         Mutation("a part twice", "transform.h", "operand.move(column)", "operand.move(0)"),
     ],
     Group("activation_backward.hip", "test_activation: test_backward and not from_output"): [
