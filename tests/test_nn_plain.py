@@ -163,6 +163,22 @@ def test_replaced_functions(name: str, compiled: bool, device: Any, monkeypatch:
     assert torch.equal(ours(batch(device)), plain)
 
 
+@pytest.mark.parametrize("kind", ["MLP", "GatedMLP", "converted"])
+def test_forward_of_a_layer_that_is_replaced_after_compilation(kind: str, device: Any) -> None:
+    """A module that is compiled calls it from then on, as PyTorch's do."""
+    ours, reference = pair("MLP" if kind == "converted" else kind, device)
+    if kind == "converted":
+        ours = copy.deepcopy(reference)
+        assert fastops.nn.convert(ours).replaced
+    torch.compiler.reset()
+    x, compiled = batch(device), torch.compile(ours, backend="aot_eager", fullgraph=True)
+    close(compiled(x), reference(x))
+    for module in (ours, reference):
+        layer = linears(module)[0]
+        layer.forward = doubling(layer.forward)
+    close(compiled(x), reference(x))
+
+
 def test_replaced_functions_of_others(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """GatedMLP and LinearAct see that linear layers do something else now."""
     for kind in ("GatedMLP", "LinearAct"):

@@ -265,6 +265,8 @@ def has_hooks(module: nn.Module) -> bool:
 def is_untouched(module: nn.Module) -> bool:
     """Whether calling the module does no more than its class says, and that what torch.nn says of the class."""
     own, kind = module.__dict__, type(module)
+    if is_compiling():
+        _ = module.forward  # which Dynamo looks at again in each call, unlike what a __dict__ was asked for
     return (
         not ("forward" in own or "_call_impl" in own or "_compiled_call_impl" in own)
         and not has_hooks(module)
