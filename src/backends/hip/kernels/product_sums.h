@@ -285,18 +285,14 @@ struct MatrixProducts {
 // f(multiplier) with the one for numbers of this type on the GPU.
 template <class Storage, class F>
 __device__ void with_multiplier(F f) {
-  if constexpr (sizeof(Storage) == 2) {
-    with_matrix_cores([&](auto cores) {
-      using Cores = decltype(cores);
-      if constexpr (std::is_same_v<Cores, NoCores>) {
-        f(MultiplyAdds());
-      } else {
-        f(MatrixProducts<Cores>());
-      }
-    });
-  } else {
-    f(MultiplyAdds());
-  }
+  with_matrix_cores<Storage>([&](auto cores) {
+    using Cores = decltype(cores);
+    if constexpr (std::is_same_v<Cores, NoCores>) {
+      f(MultiplyAdds());
+    } else {
+      f(MatrixProducts<Cores>());
+    }
+  });
 }
 
 }  // namespace fastops::hip
