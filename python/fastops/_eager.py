@@ -207,7 +207,6 @@ def check_network(owner: str, *network: Any) -> None:
         _check_kinds_of_network(owner, network)
         raise
     _check_kinds_of_network(owner, network)
-    check_dense(owner, input)
 
 
 def _check_kinds_of_network(owner: str, network: Sequence[Any]) -> None:

@@ -194,6 +194,8 @@ def check(
 ) -> None:
     """Raises what :func:`mlp` does, in the name of a function that may call others."""
     if not torch.jit.is_scripting() and not is_compiling():
+        if isinstance(input, Tensor) and input.is_nested:
+            raise TypeError(f"fastops.{owner}: input must be a dense (strided) tensor, but is a nested one")
         check_network(owner, input, weights, biases, activation, output_activation, params, output_params)
     if input.dim() == 0:
         raise ValueError(f"fastops.{owner}: input must have at least one dimension, but is 0-d")

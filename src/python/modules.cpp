@@ -70,10 +70,10 @@ bool are_matrices(at::TensorList weights, bool ensemble) {
                      [=](const Tensor& weight) { return weight.dim() == (ensemble ? 3 : 2); });
 }
 
-// The input of an ensemble with such a weight, a tensor that was checked: with fewer than three dimensions, it is the
-// same for all members.
+// The input of an ensemble with such a weight: with fewer than three dimensions, it is the same for all members.
 Tensor points_of_ensemble(const Tensor& input, const Tensor& weight) {
-  if (input.dim() > 2 || weight.dim() == 0) return input;
+  if (input.dim() > 2 || input.layout() != at::kStrided || weight.dim() == 0) return input;
+  check_tensor("mlp", "input", input);
   std::vector<int64_t> sizes = input.sizes().vec();
   sizes.insert(sizes.begin(), weight.size(0));
   return input.expand(sizes);
@@ -91,10 +91,7 @@ py::object mlp_of_modules(py::handle input, const py::dict& modules, bool checkp
     const auto& [weights, biases, hidden, last] = *network;
     Tensor x = tensor_in(input.ptr());
     py::gil_scoped_release no_gil;
-    if (ensemble) {
-      check_tensor("mlp", "input", x);
-      x = points_of_ensemble(x, weights[0]);
-    }
+    if (ensemble) x = points_of_ensemble(x, weights[0]);
     output = call_op(Mlp{{x, weights, biases, hidden.name, last.name, hidden.params, last.params}, checkpoint});
   }
   return py::cast(std::move(output));

@@ -166,33 +166,29 @@ struct TensorCore {
 
 struct NoCores {};
 
-// f(Cores()) with those that the GPU has for the type, or NoCores.
-template <class Storage, class F>
+// f(Cores()) with those of the GPU, NoCores where it has none.
+template <class F>
 __device__ void with_matrix_cores(F f) {
-  if constexpr (sizeof(Storage) != 2) {
-    f(NoCores());
-  } else {
 #if !defined(__HIP__) && !defined(__CUDACC__)
-    switch (emulator::gpu) {
-      case emulator::Gpu::gfx90a:
-        return f(Cdna2());
-      case emulator::Gpu::gfx942:
-        return f(Cdna3());
-      case emulator::Gpu::gfx1100:
-        return f(Rdna3());
-      case emulator::Gpu::gfx1201:
-        return f(Rdna4());
-      case emulator::Gpu::sm_90:
-        return f(TensorCore());
-      case emulator::Gpu::none:
-        return f(NoCores());
-    }
-#elif defined(FASTOPS_MATRIX_CORES)
-    f(FASTOPS_MATRIX_CORES());
-#else
-    f(NoCores());
-#endif
+  switch (emulator::gpu) {
+    case emulator::Gpu::gfx90a:
+      return f(Cdna2());
+    case emulator::Gpu::gfx942:
+      return f(Cdna3());
+    case emulator::Gpu::gfx1100:
+      return f(Rdna3());
+    case emulator::Gpu::gfx1201:
+      return f(Rdna4());
+    case emulator::Gpu::sm_90:
+      return f(TensorCore());
+    case emulator::Gpu::none:
+      return f(NoCores());
   }
+#elif defined(FASTOPS_MATRIX_CORES)
+  f(FASTOPS_MATRIX_CORES());
+#else
+  f(NoCores());
+#endif
 }
 
 inline constexpr int matrix_size = 16;

@@ -199,14 +199,18 @@ struct MatrixTiles {
 template <class Storage, bool transposed, class F>
 __device__ void with_tiles(F f) {
   void* memory = shared_memory();
-  with_matrix_cores<Storage>([&](auto cores) {
-    using Cores = decltype(cores);
-    if constexpr (std::is_same_v<Cores, NoCores>) {
-      f(Tiles<Storage, transposed>(memory));
-    } else {
-      f(MatrixTiles<Storage, transposed, Cores>(memory));
-    }
-  });
+  if constexpr (sizeof(Storage) == 2) {
+    with_matrix_cores([&](auto cores) {
+      using Cores = decltype(cores);
+      if constexpr (std::is_same_v<Cores, NoCores>) {
+        f(Tiles<Storage, transposed>(memory));
+      } else {
+        f(MatrixTiles<Storage, transposed, Cores>(memory));
+      }
+    });
+  } else {
+    f(Tiles<Storage, transposed>(memory));
+  }
 }
 
 // What the block is launched with, whichever tiles it has.

@@ -285,14 +285,18 @@ struct MatrixProducts {
 // f(multiplier) with the one for numbers of this type on the GPU.
 template <class Storage, class F>
 __device__ void with_multiplier(F f) {
-  with_matrix_cores<Storage>([&](auto cores) {
-    using Cores = decltype(cores);
-    if constexpr (std::is_same_v<Cores, NoCores>) {
-      f(MultiplyAdds());
-    } else {
-      f(MatrixProducts<Cores>());
-    }
-  });
+  if constexpr (sizeof(Storage) == 2) {
+    with_matrix_cores([&](auto cores) {
+      using Cores = decltype(cores);
+      if constexpr (std::is_same_v<Cores, NoCores>) {
+        f(MultiplyAdds());
+      } else {
+        f(MatrixProducts<Cores>());
+      }
+    });
+  } else {
+    f(MultiplyAdds());
+  }
 }
 
 }  // namespace fastops::hip
